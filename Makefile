@@ -1,0 +1,43 @@
+# make demo   train three small models and see looping work (minutes on a laptop)
+# make test   linters, types and the test suite
+# Each sets up all it needs in .venv; a second run starts at once.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.PHONY: demo test check clean
+
+demo: $(VENV)/.demo
+	$(BIN)/loopt reproduce quick
+
+test: check
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV)
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("loopt needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.torch: constraints.txt | $(BIN)/python
+	@echo "installing torch into $(VENV) (once)"
+	$(PIP) torch
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml $(VENV)/.torch
+	@echo "installing loopt into $(VENV)"
+	$(PIP) --editable '.[plots]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.torch
+	@echo "installing loopt and the development tools into $(VENV)"
+	$(PIP) --editable '.[plots,hf,dev]'
+	@touch $@

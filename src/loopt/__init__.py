@@ -1,0 +1,22 @@
+"""loopt: looped transformers, models that think longer by running the same layers again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from loopt._version import __version__
+from loopt.plan import InputError, LoopPlan
+
+if TYPE_CHECKING:
+    from loopt.model import LoopedTransformer, ModelConfig
+
+__all__ = ["InputError", "LoopPlan", "LoopedTransformer", "ModelConfig", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    """The model needs torch, which takes seconds to import: load it when it is first asked for."""
+    if name in ("LoopedTransformer", "ModelConfig"):
+        from loopt import model
+
+        return getattr(model, name)
+    raise AttributeError(f"module 'loopt' has no attribute {name!r}")

@@ -1,0 +1,5 @@
+import sys
+
+from loopt.cli import main
+
+sys.exit(main())

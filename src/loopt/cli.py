@@ -1,0 +1,49 @@
+"""The command line: which command is meant. Each is a file in ``commands``, imported when it is asked for, since
+importing torch takes seconds."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from loopt._version import __version__
+from loopt.plan import InputError
+
+USAGE = """\
+usage: loopt COMMAND ...
+
+Looped transformers: models that think longer by running the same layers again.
+
+  loopt reproduce quick            train three small models and see looping work (minutes, no GPU)
+  loopt train PRESET [options]     train a model, or go on with a run that was stopped
+  loopt eval RUN [--loops 1 2 4]   measure a trained model, with any number of loops
+  loopt tasks list | show NAME     the reasoning tasks, and an instance of one
+  loopt plan "4x(1,4,1)" [sizes]   draw a plan, with its parameters and FLOPs
+
+Every command explains itself with --help. loopt --version prints the version.
+"""
+
+COMMANDS = ("reproduce", "train", "eval", "tasks", "plan")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = arguments[0] if arguments else "--help"
+    if command in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    if command == "--version":
+        print(f"loopt {__version__}")
+        return 0
+    try:
+        if command not in COMMANDS:
+            raise InputError(f"command {command!r} is not known; allowed are {', '.join(COMMANDS)}")
+        code: int = importlib.import_module(f"loopt.commands.{command}").main(arguments[1:])
+        return code
+    except InputError as error:
+        print(f"loopt: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("loopt: interrupted", file=sys.stderr)
+        return 130

@@ -1,0 +1,41 @@
+"""loopt plan PLAN"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import tyro
+from rich.console import Console
+
+from loopt.commands.parsing import parse_options
+from loopt.model import FeedForwardKind, ModelConfig
+from loopt.plan import InputError, LoopPlan
+from loopt.report.drawing import draw_plan
+
+
+@dataclass(frozen=True)
+class Options:
+    """Draw a plan, and count the model's parameters and FLOPs beside its baselines'. For example the paper's 24-layer
+    language model with middle looping:
+
+    loopt plan "4x(1,4,1)" --d-model 2048 --n-heads 32 --d-ff 5120 --vocab-size 50304 --max-len 1280
+    """
+
+    plan: tyro.conf.Positional[LoopPlan]
+    """Such as 4x6, 4x(1,4,1), 2x1+4x5+2x1 or (4⊗6)."""
+    d_model: int = 128
+    n_heads: int = 8
+    d_ff: int = 512
+    vocab_size: int = 5
+    max_len: int = 256
+    feed_forward: FeedForwardKind = "gelu"
+
+
+def main(arguments: list[str]) -> int:
+    options = parse_options(Options, arguments, "loopt plan")
+    for name in ("vocab_size", "max_len"):
+        if getattr(options, name) < 1:
+            raise InputError(f"{name}={getattr(options, name)}: allowed is 1 or more")
+    config = ModelConfig(**{**asdict(options), "plan": options.plan})
+    Console().print(draw_plan(config))
+    return 0

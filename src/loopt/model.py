@@ -1,0 +1,329 @@
+"""The looped transformer, in the order a token travels: embed, loop, read out.
+
+>>> config = ModelConfig(plan="1x6", d_model=128, n_heads=8, d_ff=512, vocab_size=5, max_len=256)
+>>> model = LoopedTransformer(config)
+>>> model(torch.tensor([[0, 1, 2, 3]])).shape, model(torch.tensor([[0, 1, 2, 3]]), loops=12).shape
+(torch.Size([1, 4, 5]), torch.Size([1, 4, 5]))
+
+Sizes in the shape comments: B batch, T tokens, D d_model, H heads, E head_dim, F d_ff, V vocab_size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from loopt.plan import InputError, LoopPlan
+
+Positions = Literal["rope", "learned", "none"]
+Norm = Literal["rms", "layer"]
+NormPlacement = Literal["pre", "sandwich", "none"]
+FeedForwardKind = Literal["gelu", "relu", "swiglu"]
+
+
+class ConfigError(InputError):
+    """A model that cannot be built."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    plan: LoopPlan
+    """Which layers run in which order, e.g. 4x6, 4x(1,4,1) or 2x1+4x5+2x1."""
+    d_model: int
+    """Width of the residual stream."""
+    n_heads: int
+    """Attention heads."""
+    d_ff: int
+    """Hidden width of the feed-forward."""
+    vocab_size: int = 0
+    """Tokens in the vocabulary; 0 when training: as many as the task has."""
+    max_len: int = 0
+    """Longest sequence; 0 when training: the task's."""
+    head_dim: int | None = None
+    """Width of one head; d_model / n_heads unless given."""
+    attention_scale: float | None = None
+    """Factor on the attention scores; 1 / sqrt(head_dim) unless given."""
+    positions: Positions = "rope"
+    rope_base: float = 10_000.0
+    """Wavelengths of the rotary positions run from 2π to 2π·rope_base."""
+    norm: Norm = "rms"
+    norm_placement: NormPlacement = "pre"
+    """pre: before each sublayer; sandwich: before and after; none: no norm anywhere, as the theory has it."""
+    feed_forward: FeedForwardKind = "gelu"
+    bias: bool = False
+    """Biases in the linear layers and in LayerNorm."""
+    tied_readout: bool = False
+    """Read out with the token embedding's own weights."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.plan, str):
+            object.__setattr__(self, "plan", LoopPlan.parse(self.plan))
+        for field in ("d_model", "n_heads", "d_ff"):
+            _require(getattr(self, field) >= 1, field, getattr(self, field), "1 or more")
+        for field in ("vocab_size", "max_len"):
+            _require(getattr(self, field) >= 0, field, getattr(self, field), "1 or more (0 when training: the task's)")
+        for field, kind in (
+            ("positions", Positions),
+            ("norm", Norm),
+            ("norm_placement", NormPlacement),
+            ("feed_forward", FeedForwardKind),
+        ):
+            _require(getattr(self, field) in get_args(kind), field, getattr(self, field), " | ".join(get_args(kind)))
+        if self.head_dim is None:
+            _require(
+                self.d_model % self.n_heads == 0,
+                "n_heads",
+                self.n_heads,
+                f"a divisor of d_model={self.d_model}, or give head_dim",
+            )
+        else:
+            _require(self.head_dim >= 1, "head_dim", self.head_dim, "1 or more")
+        if self.positions == "rope":
+            _require(
+                self.width_of_head % 2 == 0, "head_dim", self.width_of_head, "an even number with rotary positions"
+            )
+            _require(self.rope_base > 0, "rope_base", self.rope_base, "more than 0")
+        _require(math.isfinite(self.scale), "attention_scale", self.attention_scale, "a finite number")
+
+    @property
+    def width_of_head(self) -> int:
+        return self.head_dim if self.head_dim is not None else self.d_model // self.n_heads
+
+    @property
+    def scale(self) -> float:
+        return self.attention_scale if self.attention_scale is not None else self.width_of_head**-0.5
+
+    def parameters(self) -> int:
+        """How many numbers are learned."""
+        embedding = self.vocab_size * self.d_model
+        positions = self.max_len * self.d_model if self.positions == "learned" else 0
+        readout = 0 if self.tied_readout else embedding
+        return embedding + positions + self.plan.distinct_layers * self._layer_parameters() + self._norm() + readout
+
+    def _layer_parameters(self) -> int:
+        attention = self.n_heads * self.width_of_head
+        up = 2 * self.d_ff if self.feed_forward == "swiglu" else self.d_ff
+        weights = self.d_model * (4 * attention + up + self.d_ff)
+        biases = (3 * attention + up + 2 * self.d_model) if self.bias else 0
+        norms = {"pre": 2, "sandwich": 4, "none": 0}[self.norm_placement]
+        return weights + biases + norms * self._norm()
+
+    def _norm(self) -> int:
+        if self.norm_placement == "none":
+            return 0
+        return self.d_model * (2 if self.norm == "layer" and self.bias else 1)
+
+    def flops(self, length: int) -> int:
+        """Matrix-product operations of one forward pass over ``length`` tokens (a multiply-add is two; attention
+        counted over the full square, as is usual; the backward pass takes twice as many again)."""
+        attention = self.n_heads * self.width_of_head
+        feed_forward = (3 if self.feed_forward == "swiglu" else 2) * self.d_model * self.d_ff
+        per_token = 2 * (4 * self.d_model * attention + feed_forward)
+        scores_and_mix = 4 * length * attention
+        return length * (self.plan.depth * (per_token + scores_and_mix) + 2 * self.d_model * self.vocab_size)
+
+
+def _require(holds: bool, field: str, value: object, allowed: str) -> None:
+    if not holds:
+        raise ConfigError(f"model.{field}={value}: allowed is {allowed}")
+
+
+@dataclass(frozen=True)
+class Thought:
+    """What the model holds after one loop of one block, and what it would answer if it stopped there."""
+
+    block: int
+    loop: int
+    hidden: Tensor  # [B, T, D]
+    probabilities: Tensor  # [B, T, V]
+
+
+class LoopedTransformer(nn.Module):
+    """A causal decoder that runs the layers of its plan.
+
+    A (k⊗L) model read out after its l-th loop is the (k⊗l) model, so ``forward(ids, loops=n)`` runs any number of
+    loops and ``thoughts`` shows what each would answer.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        for field in ("vocab_size", "max_len"):
+            _require(getattr(config, field) >= 1, field, getattr(config, field), "1 or more")
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
+        if config.positions == "learned":
+            self.position_embedding = nn.Embedding(config.max_len, config.d_model)
+        self.loop = Loop(config)
+        self.final_norm = _make_norm(config)
+        if not config.tied_readout:
+            self.readout_projection = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.reset_parameters()
+
+    def forward(self, ids: Tensor, loops: int | None = None) -> Tensor:
+        return self.readout(self.iterate(self.embed(ids), loops))  # [B, T] -> [B, T, V]
+
+    def embed(self, ids: Tensor) -> Tensor:
+        if ids.dim() != 2 or not 1 <= ids.shape[1] <= self.config.max_len:
+            raise InputError(
+                f"ids of shape {list(ids.shape)}: allowed is [batch, length] with length 1 to {self.config.max_len}"
+            )
+        x = self.token_embedding(ids)  # [B, T] -> [B, T, D]
+        if self.config.positions == "learned":
+            x = x + self.position_embedding.weight[: ids.shape[1]]
+        return x
+
+    def iterate(self, x: Tensor, loops: int | None = None, states: list[Tensor] | None = None) -> Tensor:
+        """Run the plan, its loopable block ``loops`` times; the state after every loop is appended to ``states``."""
+        plan = self.config.plan if loops is None else self.config.plan.with_loops(loops)
+        return self.loop(x, plan, states)
+
+    def readout(self, x: Tensor) -> Tensor:
+        weight = self.token_embedding.weight if self.config.tied_readout else self.readout_projection.weight
+        return F.linear(self.final_norm(x), weight)  # [B, T, D] -> [B, T, V]
+
+    def thoughts(self, ids: Tensor, loops: int | None = None) -> list[Thought]:
+        """The hidden state and the decoded distribution after every loop of every block, in order."""
+        plan = self.config.plan if loops is None else self.config.plan.with_loops(loops)
+        states: list[Tensor] = []
+        self.iterate(self.embed(ids), loops, states)
+        return [
+            Thought(one_pass.block, one_pass.loop, x, self.readout(x).softmax(-1))
+            for one_pass, x in zip(plan.passes, states, strict=True)
+        ]
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Every matrix starts at 1/sqrt(its inputs); what writes into the residual stream is divided by
+        sqrt(2·depth) as well, with the depth that runs, not the layers that exist: each loop writes again."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=module.in_features**-0.5)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+            elif isinstance(module, nn.Embedding):
+                nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
+        for layer in self.loop.layers:
+            for projection in (layer.attention.output, layer.feed_forward.down):  # type: ignore[union-attr]
+                projection.weight /= math.sqrt(2 * self.config.plan.depth)  # type: ignore[union-attr, operator]
+
+
+class Loop(nn.Module):
+    """All the layers, and the running of them: one module, so that sharding gathers it once for all loops."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.plan.distinct_layers))
+        cos, sin = _rotations(config) if config.positions == "rope" else (None, None)
+        self.register_buffer("cos", cos, persistent=False)  # [max_len, E/2]
+        self.register_buffer("sin", sin, persistent=False)
+
+    def forward(self, x: Tensor, plan: LoopPlan, states: list[Tensor] | None = None) -> Tensor:
+        rotation = None if self.cos is None else (self.cos[: x.shape[1]], self.sin[: x.shape[1]])
+        with _fastest_attention(x.device):
+            for one_pass in plan.passes:
+                for layer in one_pass.layers:
+                    x = self.layers[layer](x, rotation)  # [B, T, D]
+                if states is not None:
+                    states.append(x)
+        return x
+
+
+class Layer(nn.Module):
+    """Attention, then feed-forward, each added to what came in."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention_norm = _make_norm(config)
+        self.attention = Attention(config)
+        self.feed_forward_norm = _make_norm(config)
+        self.feed_forward = FeedForward(config)
+        sandwich = config.norm_placement == "sandwich"
+        self.attention_out_norm = _make_norm(config) if sandwich else nn.Identity()
+        self.feed_forward_out_norm = _make_norm(config) if sandwich else nn.Identity()
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
+        x = x + self.attention_out_norm(self.attention(self.attention_norm(x), rotation))
+        return x + self.feed_forward_out_norm(self.feed_forward(self.feed_forward_norm(x)))
+
+
+class Attention(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.n_heads, self.head_dim, self.scale = config.n_heads, config.width_of_head, config.scale
+        width = self.n_heads * self.head_dim
+        self.qkv = nn.Linear(config.d_model, 3 * width, bias=config.bias)  # rows: queries, keys, values
+        self.output = nn.Linear(width, config.d_model, bias=config.bias)
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
+        B, T, _ = x.shape
+        qkv = self.qkv(x).view(B, T, 3, self.n_heads, self.head_dim)  # [B, T, D] -> [B, T, 3, H, E]
+        qk, v = qkv[:, :, :2], qkv[:, :, 2]
+        if rotation is not None:
+            qk = _rotate(qk, *rotation)
+        q, k, v = (t.transpose(1, 2) for t in (qk[:, :, 0], qk[:, :, 1], v))  # [B, H, T, E] each
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
+        return self.output(mixed.transpose(1, 2).reshape(B, T, -1))  # [B, H, T, E] -> [B, T, D]
+
+
+class FeedForward(nn.Module):
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.kind = config.feed_forward
+        up = 2 * config.d_ff if self.kind == "swiglu" else config.d_ff
+        self.up = nn.Linear(config.d_model, up, bias=config.bias)  # swiglu rows: gate, values
+        self.down = nn.Linear(config.d_ff, config.d_model, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.up(x)  # [B, T, D] -> [B, T, F], or [B, T, 2F] with a gate
+        if self.kind == "swiglu":
+            gate, values = hidden.chunk(2, dim=-1)
+            hidden = F.silu(gate) * values
+        else:
+            hidden = F.relu(hidden) if self.kind == "relu" else F.gelu(hidden)
+        return self.down(hidden)  # [B, T, F] -> [B, T, D]
+
+
+def _make_norm(config: ModelConfig) -> nn.Module:
+    if config.norm_placement == "none":
+        return nn.Identity()
+    if config.norm == "layer":
+        return nn.LayerNorm(config.d_model, eps=1e-6, bias=config.bias)
+    return nn.RMSNorm(config.d_model, eps=1e-6)
+
+
+def _rotations(config: ModelConfig) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of position · frequency, for each position and pair of coordinates: [max_len, E/2] each."""
+    pairs = config.width_of_head // 2
+    frequencies = config.rope_base ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
+    angles = torch.outer(torch.arange(config.max_len, dtype=torch.float64), frequencies)
+    return angles.cos().float(), angles.sin().float()
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn coordinates e and e + E/2 of every query and key by their position's angle."""
+    cos, sin = cos[:, None, None], sin[:, None, None]  # [T, E/2] -> [T, 1, 1, E/2], against x [B, T, 2, H, E]
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+
+
+def _fastest_attention(device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """On CUDA prefer cuDNN's kernel: 1.4 times as fast as flash at head_dim 16, 1.5 times at 64 (H200)."""
+    if device.type != "cuda":
+        return contextlib.nullcontext()
+    order = [
+        SDPBackend.CUDNN_ATTENTION,
+        SDPBackend.FLASH_ATTENTION,
+        SDPBackend.EFFICIENT_ATTENTION,
+        SDPBackend.MATH,
+    ]
+    return sdpa_kernel(order, set_priority=True)

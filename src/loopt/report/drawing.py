@@ -1,0 +1,62 @@
+"""A plan and its counts, drawn for the terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from loopt.model import ModelConfig
+from loopt.plan import LoopPlan
+
+WIDEST = 48
+"""Boxes to draw in a line before the rest is only counted."""
+
+
+def draw_plan(config: ModelConfig) -> RenderableType:
+    """The blocks in the order they run, and the plan's size beside its baselines'."""
+    plan = config.plan
+    heading = Text(f"{plan}: {plan.distinct_layers} layers with weights of their own, {plan.depth} deep", style="bold")
+    return Group(heading, Text(), _blocks(plan), Text(), _counts(config))
+
+
+def _blocks(plan: LoopPlan) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    first = 0
+    for index, block in enumerate(plan.blocks):
+        last = first + block.layers - 1
+        layers = f"layer {first}" if first == last else f"layers {first}-{last}"
+        once = "▢" * block.layers
+        drawn = " ".join([once] * min(block.loops, max(1, WIDEST // block.layers)))
+        drawn = drawn if len(drawn) <= 2 * WIDEST else drawn[: 2 * WIDEST] + " …"
+        note = f"×{block.loops}" + ("  loopable" if index == plan.loopable else "")
+        grid.add_row(layers, Text(drawn, style="cyan" if block.loops > 1 else ""), note)
+        first += block.layers
+    return grid
+
+
+def _counts(config: ModelConfig) -> RenderableType:
+    plan = config.plan
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    for name in ("plan", "parameters", f"forward FLOPs, {config.max_len} tokens"):
+        table.add_column(name, justify="right")
+    rows = {"this": plan, "iso-param baseline": plan.iso_param, "iso-flop baseline": plan.iso_flop}
+    for name, one in rows.items():
+        sized = replace(config, plan=one)
+        table.add_row(name, str(one), human(sized.parameters()), human(sized.flops(config.max_len)))
+    return table
+
+
+def human(count: float) -> str:
+    """A count as people say it.
+
+    >>> human(49_920), human(1_532_000_000)
+    ('49.9k', '1.53G')
+    """
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.3g}{letter}"
+    return f"{count:.0f}"

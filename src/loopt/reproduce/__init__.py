@@ -1,0 +1,1 @@
+"""One file per experiment: its runs, its table and its figure."""

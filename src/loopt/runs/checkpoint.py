@@ -1,0 +1,180 @@
+"""Checkpoints: complete or absent, checked before they are used, and without pickle.
+
+``checkpoints/step-N/`` holds weights.safetensors, optimizer.safetensors and state.json, which names the size and the
+SHA-256 of the other two and a SHA-256 of itself. It is written under a temporary name, flushed to the disk and renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from loopt.runs.files import RunError, explained, sync
+
+FORMAT = 1
+WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+TEMPORARY = ".tmp-"
+
+
+class CheckpointError(RunError):
+    """A checkpoint that is damaged or belongs to another run."""
+
+
+@dataclass(frozen=True)
+class Best:
+    step: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class TrainState:
+    """What a run has to remember besides tensors."""
+
+    step: int
+    """Updates done."""
+    config: str
+    """Fingerprint of the run's config."""
+    metrics_bytes: int
+    """How much of metrics.jsonl had been written."""
+    best: Best | None
+    """The evaluation with the highest validation accuracy so far."""
+    seconds: float
+    """Time spent training so far, over all sessions."""
+
+
+def name_of(step: int) -> str:
+    return f"step-{step}"
+
+
+def steps_in(directory: Path) -> list[int]:
+    """The steps there are checkpoints of, whether intact or not, oldest first."""
+    if not directory.is_dir():
+        return []
+    matches = (re.fullmatch(r"step-(\d+)", entry.name) for entry in directory.iterdir())
+    return sorted(int(match.group(1)) for match in matches if match)
+
+
+def save(directory: Path, weights: dict[str, Tensor], optimizer: dict[str, Tensor], state: TrainState) -> None:
+    """Write ``directory/step-N``. When that fails, what was there before is untouched."""
+    existing = steps_in(directory)
+    kept = f"; the checkpoint of step {existing[-1]} is intact" if existing else ""
+    temporary, final = directory / f"{TEMPORARY}{name_of(state.step)}", directory / name_of(state.step)
+    with explained(f"save the checkpoint {final}", afterwards=kept):
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            temporary.mkdir()
+            files = {}
+            for name, tensors in ((WEIGHTS, weights), (OPTIMIZER, optimizer)):
+                save_file(
+                    {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, temporary / name
+                )
+                files[name] = {"bytes": (temporary / name).stat().st_size, "sha256": _sha256(temporary / name)}
+            data = {"format": FORMAT, **asdict(state), "files": files}
+            (temporary / STATE).write_text(json.dumps({**data, "sha256": _sha256_of_json(data)}, indent=1))
+            for name in (WEIGHTS, OPTIMIZER, STATE):
+                sync(temporary / name)
+            sync(temporary)
+            temporary.rename(final)
+            sync(directory)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+def remove(directory: Path, step: int) -> None:
+    """Delete a checkpoint; it is renamed first, so that a half-deleted one is never taken for one."""
+    doomed = directory / f"{TEMPORARY}old-{name_of(step)}"
+    (directory / name_of(step)).rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def sweep(directory: Path) -> None:
+    """Delete what a killed process left half written or half deleted."""
+    for leftover in directory.glob(f"{TEMPORARY}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def load_state(directory: Path, step: int, config: str) -> TrainState:
+    """Check all of a checkpoint and read its state; CheckpointError says what is wrong with it."""
+    path = directory / name_of(step)
+    state, files = read_state(path)
+    for name in (WEIGHTS, OPTIMIZER):
+        _check_file(path / name, files[name])
+    if state.step != step:
+        raise CheckpointError(f"{path}: holds step {state.step}")
+    if state.config != config:
+        raise CheckpointError(f"{path}: belongs to another config ({state.config}, this run's is {config})")
+    return state
+
+
+def read_state(path: Path) -> tuple[TrainState, dict[str, Any]]:
+    """A checkpoint's state.json, and what it says about the other files, which are not looked at."""
+    try:
+        data = json.loads((path / STATE).read_text())
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: {STATE} is missing") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: {STATE} cannot be read ({error})") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        found = data.get("format") if isinstance(data, dict) else None
+        raise CheckpointError(f"{path}: written in format {found}; this version of loopt reads format {FORMAT}")
+    if data.pop("sha256", None) != _sha256_of_json(data):
+        raise CheckpointError(f"{path}: {STATE} has changed since it was written (SHA-256 differs)")
+    best = Best(**data["best"]) if data["best"] else None
+    return TrainState(data["step"], data["config"], data["metrics_bytes"], best, data["seconds"]), data["files"]
+
+
+def load_weights(directory: Path, step: int, model: torch.nn.Module) -> None:
+    """Put a checkpoint's weights into ``model``, which must have exactly these."""
+    path = directory / name_of(step) / WEIGHTS
+    tensors = _load(path)
+    expected = model.state_dict()
+    for name in sorted(expected.keys() | tensors.keys()):
+        found, wanted = _describe(tensors.get(name)), describe(expected.get(name))
+        if found != wanted:
+            raise CheckpointError(f"{path}: {name} is {found}, the model's is {wanted}")
+    model.load_state_dict(tensors)
+
+
+def load_optimizer(directory: Path, step: int) -> dict[str, Tensor]:
+    return _load(directory / name_of(step) / OPTIMIZER)
+
+
+def _load(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error})") from None
+
+
+def _check_file(path: Path, expected: dict[str, Any]) -> None:
+    if not path.is_file():
+        raise CheckpointError(f"{path.parent}: {path.name} is missing")
+    size = path.stat().st_size
+    if size != expected["bytes"]:
+        raise CheckpointError(f"{path.parent}: {path.name} has {size} bytes where {expected['bytes']} were written")
+    if _sha256(path) != expected["sha256"]:
+        raise CheckpointError(f"{path.parent}: {path.name} has changed since it was written (SHA-256 differs)")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sha256_of_json(data: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def _describe(tensor: Tensor | None) -> str:
+    return "missing" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

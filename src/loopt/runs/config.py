@@ -1,0 +1,84 @@
+"""What a run is: the task, the model, the optimizer and the schedule. Everything here decides the result."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+from loopt.model import ConfigError, ModelConfig
+from loopt.tasks import Task
+
+OptimizerName = Literal["adafactor", "adamw", "muon"]
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    name: OptimizerName = "adafactor"
+    """adafactor is the paper's; muon trains the layers' matrices and leaves the rest to adamw."""
+    lr: float = 1e-3
+    """Peak learning rate, reached after the warm-up and decayed to zero by a cosine."""
+    warmup_steps: int = 1000
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Of AdamW."""
+    weight_decay: float = 0.0
+    """On matrices; norms and biases are left alone."""
+    clip_norm: float = 1.0
+    """Largest norm of the whole gradient."""
+    scale_parameter: bool = True
+    """Adafactor: the rate is relative to each matrix's own size."""
+
+    def __post_init__(self) -> None:
+        _require(self.name in get_args(OptimizerName), "optim.name", self.name, " | ".join(get_args(OptimizerName)))
+        _require(math.isfinite(self.lr) and self.lr > 0, "optim.lr", self.lr, "more than 0")
+        _require(self.warmup_steps >= 0, "optim.warmup_steps", self.warmup_steps, "0 or more")
+        _require(all(0 <= beta < 1 for beta in self.betas), "optim.betas", self.betas, "0 up to, not including, 1")
+        _require(self.weight_decay >= 0, "optim.weight_decay", self.weight_decay, "0 or more")
+        _require(self.clip_norm > 0, "optim.clip_norm", self.clip_norm, "more than 0")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    task: Task
+    model: ModelConfig
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    steps: int = 200_000
+    """Updates in all; the learning rate is zero at the end."""
+    batch_size: int = 256
+    seed: int = 0
+    """Of the starting weights and of the training examples; validation and test are the same for every seed."""
+    train_examples: int | None = None
+    """Size of the training set, gone through again and again; none: every example is new."""
+    log_every: int = 100
+    eval_every: int = 1000
+    """Steps between evaluations; a checkpoint is kept at each."""
+    eval_examples: int = 2048
+    """Validation examples at each evaluation."""
+    test_examples: int = 8192
+    """Test examples for the final figure, measured on the best checkpoint."""
+    target_accuracy: float | None = None
+    """Stop when validation accuracy gets there; none: run all steps."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "log_every", "eval_every", "eval_examples", "test_examples"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        _require(0 <= self.seed < 2**63, "seed", self.seed, "0 to 2^63 - 1")
+        if self.train_examples is not None:
+            _require(self.train_examples >= 1, "train_examples", self.train_examples, "1 or more, or none")
+        if self.target_accuracy is not None:
+            _require(0 < self.target_accuracy <= 1, "target_accuracy", self.target_accuracy, "more than 0, at most 1")
+        warmup = self.optim.warmup_steps
+        _require(warmup <= self.steps, "optim.warmup_steps", warmup, f"at most steps={self.steps}")
+
+    def resolved(self) -> TrainConfig:
+        """The config with the sizes that the model leaves to the task filled in, and checked where it does not."""
+        words, length = len(self.task.vocabulary), self.task.length
+        model = replace(self.model, vocab_size=self.model.vocab_size or words, max_len=self.model.max_len or length)
+        _require(model.vocab_size >= words, "model.vocab_size", model.vocab_size, f"the task's {words} or more")
+        _require(model.max_len >= length, "model.max_len", model.max_len, f"the task's {length} or more")
+        return replace(self, model=model)
+
+
+def _require(holds: bool, name: str, value: object, allowed: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name}={value}: allowed is {allowed}")

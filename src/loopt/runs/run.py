@@ -1,0 +1,189 @@
+"""A run on disk: config.json, metrics.jsonl, checkpoints/, result.json."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from torch import Tensor
+
+from loopt.model import LoopedTransformer
+from loopt.runs import checkpoint, codec
+from loopt.runs.checkpoint import CheckpointError, TrainState
+from loopt.runs.config import TrainConfig
+from loopt.runs.files import RunError, explained, write_atomically
+
+try:
+    import fcntl
+except ImportError:  # Windows: two trainers of one run are then not caught
+    fcntl = None  # type: ignore[assignment]
+
+KEEP_LAST = 2
+
+
+class Run:
+    """The directory of one run. ``Run.load`` is for reading; ``Run.start`` for the process that trains it."""
+
+    def __init__(self, directory: Path, config: TrainConfig) -> None:
+        self.directory = directory
+        self.config = config
+        self.fingerprint = codec.fingerprint(config)
+        self.checkpoints = directory / "checkpoints"
+        self._lock: IO[bytes] | None = None
+        self._metrics: IO[bytes] | None = None
+
+    @classmethod
+    def load(cls, directory: Path) -> Run:
+        return cls(directory, read_config(directory / "config.json"))
+
+    @classmethod
+    def start(cls, directory: Path, config: TrainConfig) -> Run:
+        """Take ``directory`` for training ``config``: new, or the same run to go on with."""
+        run = cls(directory, config)
+        with explained(f"write the run {directory}"):
+            directory.mkdir(parents=True, exist_ok=True)
+            run._take_lock()
+            checkpoint.sweep(run.checkpoints)
+        try:
+            if (directory / "config.json").exists():
+                changed = codec.differences(read_config(directory / "config.json"), config)
+                if changed:
+                    more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
+                    raise RunError(
+                        f"run {directory} was started with {changed[0]}{more}: choose another directory, or go on as "
+                        f"it was with: loopt train --from {directory / 'config.json'} --run {directory}"
+                    )
+            else:
+                with explained(f"write the run {directory}"):
+                    write_atomically(directory / "config.json", json.dumps(codec.to_json(config), indent=1) + "\n")
+        except BaseException:
+            run.close()
+            raise
+        return run
+
+    def _take_lock(self) -> None:
+        self._lock = (self.directory / ".lock").open("wb")
+        if fcntl:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.close()
+                raise RunError(f"run {self.directory} is being trained by another process") from None
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        for file in (self._metrics, self._lock):
+            if file:
+                file.close()
+        self._metrics = self._lock = None
+
+    # Checkpoints
+
+    def resume_point(self) -> TrainState | None:
+        """The newest checkpoint, checked; None where there is none. A damaged one is refused, not passed over."""
+        steps = checkpoint.steps_in(self.checkpoints)
+        return self._checked(steps[-1]) if steps else None
+
+    def find(self, which: Literal["best", "last"] | int) -> TrainState:
+        """The checkpoint of a step, the last one, or the one with the best validation accuracy, checked."""
+        steps = checkpoint.steps_in(self.checkpoints)
+        if not steps:
+            raise CheckpointError(f"run {self.directory} has no checkpoint yet")
+        if isinstance(which, int) and which not in steps:
+            raise CheckpointError(f"run {self.directory} has no checkpoint of step {which}; it has {steps}")
+        state = self._checked(steps[-1] if isinstance(which, str) else which)
+        if which == "best" and state.best:
+            return self._checked(state.best.step)
+        return state
+
+    def _checked(self, step: int) -> TrainState:
+        try:
+            return checkpoint.load_state(self.checkpoints, step, self.fingerprint)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}. {self._advice(step)}") from None
+
+    def _advice(self, damaged: int) -> str:
+        for step in reversed(checkpoint.steps_in(self.checkpoints)):
+            if step < damaged:
+                with contextlib.suppress(CheckpointError):
+                    checkpoint.load_state(self.checkpoints, step, self.fingerprint)
+                    return f"The newest intact one is of step {step}: delete the damaged directory to go on from there"
+        return "There is no intact one before it"
+
+    def save(self, model: LoopedTransformer, optimizer: dict[str, Tensor], state: TrainState) -> None:
+        """Keep a checkpoint, and of the older ones only the last and the best."""
+        if state.step in checkpoint.steps_in(self.checkpoints):
+            return
+        checkpoint.save(self.checkpoints, model.state_dict(), optimizer, state)
+        best = state.best.step if state.best else None
+        for step in checkpoint.steps_in(self.checkpoints)[:-KEEP_LAST]:
+            if step != best:
+                checkpoint.remove(self.checkpoints, step)
+
+    def load_model(self, which: Literal["best", "last"] | int = "best") -> LoopedTransformer:
+        model = LoopedTransformer(self.config.model)
+        checkpoint.load_weights(self.checkpoints, self.find(which).step, model)
+        return model
+
+    # Metrics
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.directory / "metrics.jsonl"
+
+    def open_metrics(self, keep_bytes: int) -> None:
+        """Open metrics.jsonl for appending, cut back to what a checkpoint had seen of it."""
+        with explained(f"write {self.metrics_path}"):
+            self._metrics = self.metrics_path.open("ab")
+            size = self._metrics.tell()
+            if size < keep_bytes:
+                raise RunError(
+                    f"{self.metrics_path} has {size} bytes, the checkpoint was written after {keep_bytes}: restore "
+                    "the file, or choose another directory"
+                )
+            self._metrics.truncate(keep_bytes)
+
+    def log(self, entry: dict[str, Any]) -> None:
+        assert self._metrics is not None
+        with explained(f"write {self.metrics_path}"):
+            self._metrics.write(json.dumps(entry).encode() + b"\n")
+            self._metrics.flush()
+
+    def sync_metrics(self) -> int:
+        """Put metrics.jsonl on the disk; how many bytes it has."""
+        assert self._metrics is not None
+        with explained(f"write {self.metrics_path}"):
+            os.fsync(self._metrics.fileno())
+            return self._metrics.tell()
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        if not self.metrics_path.exists():
+            return []
+        return [json.loads(line) for line in self.metrics_path.read_text().splitlines()]
+
+    # Result
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        path = self.directory / "result.json"
+        with explained(f"write {path}"):
+            write_atomically(path, json.dumps(result, indent=1) + "\n")
+
+    def read_result(self) -> dict[str, Any] | None:
+        path = self.directory / "result.json"
+        if not path.exists():
+            return None
+        result: dict[str, Any] = json.loads(path.read_text())
+        return result
+
+
+def read_config(path: Path) -> TrainConfig:
+    try:
+        data = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise RunError(f"{path}: no such file; a run's directory holds its config.json") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: not a config ({error})") from None
+    return codec.from_json(data)

@@ -1,0 +1,30 @@
+"""Problems with known answers. ``get("phop", p=3, n=24)`` makes one; ``names()`` tells which there are."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from loopt.plan import InputError
+from loopt.tasks.base import IGNORE, Batch, Split, Task
+from loopt.tasks.phop import PHop
+
+__all__ = ["IGNORE", "Batch", "PHop", "Split", "Task", "get", "names", "registry"]
+
+registry: dict[str, type[Task]] = {task.name: task for task in (PHop,)}
+
+
+def names() -> tuple[str, ...]:
+    return tuple(registry)
+
+
+def get(name: str, **settings: Any) -> Task:
+    """The task of that name; ``settings`` are the fields of its class, those not given keep their defaults."""
+    if name not in registry:
+        raise InputError(f"task {name!r} is not known; allowed are {', '.join(registry)}")
+    task = registry[name]
+    allowed = [field.name for field in fields(task)]  # type: ignore[arg-type]
+    for setting in settings:
+        if setting not in allowed:
+            raise InputError(f"task {name}: no setting {setting!r}; allowed are {', '.join(allowed)}")
+    return task(**settings)

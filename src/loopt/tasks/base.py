@@ -1,0 +1,103 @@
+"""What a task is: a sampler of examples that runs on any device, and an exact solver to check it against."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from loopt.plan import InputError
+from loopt.tasks.random_bits import Stream
+
+IGNORE = -100
+"""The label of a position where nothing is asked."""
+
+Split = Literal["train", "validation", "test"]
+
+MAX_INDEX = 2**62
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Labels stand at the position whose output they are compared with: nothing is left to shift."""
+
+    tokens: Tensor
+    """[batch, length] int64: what the model reads."""
+    targets: Tensor
+    """[batch, length] int64: the labels the loss wants, IGNORE where there is none."""
+    answers: Tensor
+    """[batch, length] int64: the labels an example needs all of to count as right, IGNORE elsewhere."""
+
+
+class Task(ABC):
+    """A problem generator. Each task is a frozen dataclass whose fields, plain values all, are its settings."""
+
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> tuple[str, ...]:
+        """What each token id stands for."""
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """Tokens in the longest example."""
+
+    def sample(
+        self, indices: Tensor | range, seed: int, split: Split, device: torch.device | str | None = None
+    ) -> Batch:
+        """The examples with these indices, the same ones whatever else is in the batch.
+
+        Without ``device`` they are made where ``indices`` are. Indices on an accelerator are trusted not to be
+        negative, since looking at them would make the host wait.
+        """
+        check_integer(self.name, "seed", seed, -(2**63), 2**63 - 1)
+        check_choice(self.name, "split", split, get_args(Split))
+        return self._sample(_index_tensor(self.name, indices, device), Stream(self.name, seed, split))
+
+    @abstractmethod
+    def _sample(self, indices: Tensor, stream: Stream) -> Batch:
+        """[batch] indices -> their examples, with all randomness from ``stream`` and without waiting for a device."""
+
+    @abstractmethod
+    def solve(self, tokens: Sequence[int]) -> list[int]:
+        """The right label at each position of one example, IGNORE where the problem defines none.
+
+        Straight from the problem's definition, in plain Python, sharing no code with the sampler. Wherever a batch
+        has a target or an answer, it is the label found here. A solver never reads an answer out of ``tokens``,
+        also where, as in a sum written out with its result, the tokens contain it.
+        """
+
+    @abstractmethod
+    def render(self, tokens: Sequence[int]) -> str:
+        """One example as text for people, with its answer and how it comes about."""
+
+
+def check_integer(task: str, field: str, value: Any, at_least: int, at_most: int | None = None) -> None:
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if not (is_integer and at_least <= value and (at_most is None or value <= at_most)):
+        allowed = f"{at_least} or more" if at_most is None else f"{at_least} to {at_most}"
+        raise InputError(f"task {task}: {field}={value!r}; allowed are integers, {allowed}")
+
+
+def check_choice(task: str, field: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"task {task}: {field}={value!r}; allowed are {', '.join(choices)}")
+
+
+def _index_tensor(task: str, indices: Tensor | range, device: torch.device | str | None) -> Tensor:
+    if isinstance(indices, range):
+        for end in (indices[0], indices[-1]) if indices else ():
+            check_integer(task, "index", end, 0, MAX_INDEX)
+        return torch.arange(indices.start, indices.stop, indices.step, dtype=torch.int64, device=device)
+    if not isinstance(indices, Tensor) or indices.dtype != torch.int64 or indices.dim() != 1:
+        raise InputError(f"task {task}: indices={indices!r}; allowed are a range or an int64 tensor of one dimension")
+    if indices.device.type == "cpu" and len(indices):
+        check_integer(task, "index", int(indices.min()), 0, MAX_INDEX)
+        check_integer(task, "index", int(indices.max()), 0, MAX_INDEX)
+    return indices.to(device)

@@ -1,0 +1,62 @@
+"""Random numbers without state: a draw depends on what it is for and on the example's index, on nothing else.
+
+An example is therefore the same on every device, in every batch and order, and on every rank. The mixing is that
+of SplitMix64, done with the wrapping arithmetic of int64 tensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+_FIRST_FACTOR = 0xBF58476D1CE4E5B9 - 2**64
+_SECOND_FACTOR = 0x94D049BB133111EB - 2**64
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The random numbers of one task, seed and split. Different streams, and purposes within one, are unrelated."""
+
+    task: str
+    seed: int
+    split: str
+
+    def bits(self, indices: Tensor, draws: int, purpose: str) -> Tensor:
+        """[batch] indices -> [batch, draws] int64, of which all 64 bits are random."""
+        row_key, column_key = self._keys(purpose)
+        rows = _mix(indices * _GOLDEN + row_key)  # [batch]
+        columns = _mix(torch.arange(draws, device=indices.device) * _GOLDEN + column_key)  # [draws]
+        return _mix(rows[:, None] + columns)  # [batch, draws]
+
+    def integers(self, indices: Tensor, draws: int, high: int | Tensor, purpose: str) -> Tensor:
+        """[batch, draws] integers in [0, high); ``high``, below 2**31, may differ from draw to draw."""
+        # Scaling 32 random bits favours some values by at most high / 2**32, which no test of ours could notice.
+        return (_shift_right(self.bits(indices, draws, purpose), 32) * high) >> 32
+
+    def sort_keys(self, indices: Tensor, draws: int, purpose: str) -> Tensor:
+        """[batch, draws] numbers, none negative and no two in a row equal: their order is a random permutation."""
+        column_bits = draws.bit_length()
+        keys = _shift_right(self.bits(indices, draws, purpose), 1 + column_bits) << column_bits
+        return keys | torch.arange(draws, device=indices.device)
+
+    def _keys(self, purpose: str) -> tuple[int, int]:
+        """One key for rows and one for columns; hashed, so that seeds 1 and 2 are as far apart as any other two."""
+        told_apart = repr((self.task, self.seed, self.split, purpose)).encode()
+        digest = hashlib.blake2b(told_apart, digest_size=16).digest()
+        return int.from_bytes(digest[:8], "little", signed=True), int.from_bytes(digest[8:], "little", signed=True)
+
+
+def _mix(x: Tensor) -> Tensor:
+    """A bijection of 64-bit numbers under which neighbours land far apart."""
+    x = (x ^ _shift_right(x, 30)) * _FIRST_FACTOR
+    x = (x ^ _shift_right(x, 27)) * _SECOND_FACTOR
+    return x ^ _shift_right(x, 31)
+
+
+def _shift_right(x: Tensor, by: int) -> Tensor:
+    """Shift as if unsigned: int64's own shift would copy the sign into the freed bits."""
+    return (x >> by) & ((1 << (64 - by)) - 1)

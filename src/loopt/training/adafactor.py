@@ -1,0 +1,103 @@
+"""Adafactor (Shazeer & Stern, 2018), the paper's optimizer: second moments kept as a row and a column per matrix.
+
+The relative step size is ``lr`` itself, given from outside; there is no built-in 1/sqrt(t) decay.
+Nothing here reads a tensor's value on the host, so ``step`` can be captured in a CUDA graph and runs on DTensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import ParamsT
+
+from loopt.plan import InputError
+
+
+class Adafactor(torch.optim.Optimizer):
+    """``lr`` may be a 0-dim tensor, changed in place between steps. ``eps`` is the paper's pair: the first is added
+    to the squared gradients, the second is the smallest scale a parameter is taken to have."""
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-2,
+        *,
+        beta2_decay: float = -0.8,
+        eps: tuple[float, float] = (1e-30, 1e-3),
+        clip_threshold: float = 1.0,
+        weight_decay: float = 0.0,
+        scale_parameter: bool = True,
+    ) -> None:
+        _require(lr.ndim == 0 if isinstance(lr, Tensor) else lr >= 0, "lr", lr, "0 or more, or a 0-dim tensor")
+        _require(beta2_decay < 0, "beta2_decay", beta2_decay, "less than 0")
+        _require(eps[0] > 0 and eps[1] >= 0, "eps", eps, "a pair of a positive number and one of 0 or more")
+        _require(clip_threshold > 0, "clip_threshold", clip_threshold, "more than 0")
+        _require(weight_decay >= 0, "weight_decay", weight_decay, "0 or more")
+        options = {
+            "lr": lr,
+            "beta2_decay": beta2_decay,
+            "eps": eps,
+            "clip_threshold": clip_threshold,
+            "weight_decay": weight_decay,
+            "scale_parameter": scale_parameter,
+        }
+        super().__init__(params, options)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    _update(parameter, parameter.grad, self.state[parameter], group)
+        return loss
+
+
+def _update(parameter: nn.Parameter, grad: Tensor, state: dict[str, Tensor], options: dict[str, Any]) -> None:
+    dtype = torch.promote_types(parameter.dtype, torch.float32)
+    weights, grad = parameter.to(dtype), grad.to(dtype)
+    lr, (grad_eps, scale_eps) = options["lr"], options["eps"]
+
+    if "step" not in state:
+        state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+    state["step"].add_(1)
+    newest = state["step"].to(dtype) ** options["beta2_decay"]  # 1 - beta2_t, the share of this step's gradient
+
+    square = grad.square() + grad_eps
+    if grad.ndim >= 2:
+        row = _running_mean(state, "row_var", _mean(square, -1), newest)  # [..., n, 1]
+        col = _running_mean(state, "col_var", _mean(square, -2), newest)  # [..., 1, m]
+        # Two square roots rather than one of row * col, which underflows where gradients are zero.
+        update = grad * (row / _mean(row, -2)).rsqrt() * col.rsqrt()
+    else:
+        update = grad * _running_mean(state, "variance", square, newest).rsqrt()
+
+    update = update / (_rms(update) / options["clip_threshold"]).clamp(min=1.0)
+    scale = _rms(weights).clamp(min=scale_eps) if options["scale_parameter"] else 1.0
+    parameter.copy_(weights * (1 - lr * options["weight_decay"]) - update * (lr * scale))
+
+
+def _running_mean(state: dict[str, Tensor], key: str, sample: Tensor, newest: Tensor) -> Tensor:
+    if key not in state:
+        state[key] = torch.zeros_like(sample)
+    return state[key].copy_(state[key] + (sample - state[key]) * newest)
+
+
+def _mean(x: Tensor, dim: int) -> Tensor:
+    # A sum divided by the global size: right for any sharding of a DTensor, also an uneven one.
+    return x.sum(dim, keepdim=True) / x.shape[dim]
+
+
+def _rms(x: Tensor) -> Tensor:
+    return (x.square().sum() / x.numel()).sqrt()
+
+
+def _require(holds: bool, field: str, value: object, allowed: str) -> None:
+    if not holds:
+        raise InputError(f"Adafactor: {field}={value}; must be {allowed}")

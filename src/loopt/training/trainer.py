@@ -1,0 +1,267 @@
+"""Training one run, from wherever it stands to its end, a time limit or a signal.
+
+Nothing about a run lives only in memory: examples are functions of their index, the learning rate is a function of the
+step, and a checkpoint holds the rest. So a run that is killed and started again does what an unbroken one does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch.optim import Optimizer
+
+import loopt
+from loopt.evaluation import exact_match
+from loopt.model import LoopedTransformer
+from loopt.plan import InputError
+from loopt.runs import Best, Run, RunError, TrainConfig, TrainState, checkpoint, codec
+from loopt.training.optim import build_optimizers, learning_rate, load_optimizer_tensors, optimizer_tensors
+from loopt.training.progress import ProgressLine
+from loopt.training.step import NonFiniteError, StepReport, train_step
+from loopt.training.trackers import TrackerName, open_trackers
+
+TIMING_FIELDS = ("seconds", "examples_per_second")
+"""Fields of metrics.jsonl that tell how long things took; all others are the same however often a run is killed."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """How this process works on a run. Nothing here changes what is computed."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where to train; auto takes the first of cuda, mps, cpu that is there."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile the layers; auto does so on cuda, where it pays."""
+    time_limit: float | None = None
+    """Seconds after which to save and stop; the same command goes on from there."""
+    log: tuple[TrackerName, ...] = ()
+    """Besides metrics.jsonl, log to tensorboard or wandb."""
+    progress: bool = True
+    """Show a progress bar on a terminal."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    finished: bool
+    step: int
+    reason: str
+    result: dict[str, Any] = field(default_factory=dict)
+    signal: int | None = None
+
+
+class DivergedError(RunError):
+    """Training met a loss or gradient that is not a number."""
+
+
+def train(config: TrainConfig, directory: Path | str, session: Session | None = None, label: str = "") -> Outcome:
+    """Train ``config`` in ``directory``, going on with what is there; a finished run returns its result at once.
+    The progress bar calls it ``label``, or by its directory's name."""
+    run = Run.start(Path(directory), config.resolved())
+    try:
+        result = run.read_result()
+        if result is not None:
+            return Outcome(True, result["step"], "already finished", result)
+        with _signals() as caught:
+            return _Trainer(run, session or Session(), caught).train(label or run.directory.name)
+    finally:
+        run.close()
+
+
+class _Trainer:
+    def __init__(self, run: Run, session: Session, caught: list[int]) -> None:
+        self.run, self.config, self.session, self.caught = run, run.config, session, caught
+        self.began = time.monotonic()
+        self.device = pick_device(session.device)
+        self.model = build_model(self.config, self.device)
+        if session.compile == "on" or (session.compile == "auto" and self.device.type == "cuda"):
+            for layer in self.model.loop.layers:  # one compilation serves all layers and all loops
+                layer.compile()
+        self.optimizers: list[Optimizer] = build_optimizers(self.model, self.config.optim)
+        self.best: Best | None = None
+        self.step = 0
+        self.earlier_seconds = 0.0
+        self._resume()
+
+    def _resume(self) -> None:
+        state = self.run.resume_point()
+        if state:
+            checkpoint.load_weights(self.run.checkpoints, state.step, self.model)
+            tensors = checkpoint.load_optimizer(self.run.checkpoints, state.step)
+            load_optimizer_tensors(self.model, self.optimizers, tensors)
+            self.step, self.best, self.earlier_seconds = state.step, state.best, state.seconds
+        self.run.open_metrics(keep_bytes=state.metrics_bytes if state else 0)
+        self.trackers = open_trackers(self.session.log, self.run.directory, codec.to_json(self.config), self.step)
+
+    def train(self, label: str) -> Outcome:
+        config = self.config
+        accuracy = self.best.accuracy if self.best else None
+        try:
+            with ProgressLine(label, config.steps, self.step, accuracy, self.session.progress) as self.line:
+                while self.step < config.steps and not self._solved():
+                    report = self._update()
+                    if self._due(config.log_every):
+                        self._log(report)
+                    if self._due(config.eval_every):
+                        self._evaluate()
+                        self._save()
+                    reason = self._why_stop()
+                    if reason:
+                        self._save()
+                        return Outcome(False, self.step, reason, signal=self.caught[0] if self.caught else None)
+                    self.line.step(self.step)
+                self.line.finished(self.step)
+            return Outcome(True, self.step, "solved" if self._solved() else "all steps done", self._finish())
+        finally:
+            for tracker in self.trackers:
+                tracker.close()
+
+    def _update(self) -> StepReport:
+        config, step = self.config, self.step
+        first = step * config.batch_size
+        indices = torch.arange(first, first + config.batch_size)
+        if config.train_examples is not None:
+            indices %= config.train_examples
+        batch = config.task.sample(indices, config.seed, "train", self.device)
+        lr = learning_rate(step, config.steps, config.optim.lr, config.optim.warmup_steps)
+        try:
+            report = train_step(self.model, self.optimizers, batch, lr, config.optim.clip_norm)
+        except NonFiniteError as error:
+            raise DivergedError(self._divergence(step + 1, error)) from None
+        self.step += 1
+        return report
+
+    def _divergence(self, step: int, error: NonFiniteError) -> str:
+        saved = checkpoint.steps_in(self.run.checkpoints)
+        last = f"the last checkpoint, of step {saved[-1]}, is finite" if saved else "no checkpoint was kept yet"
+        return (
+            f"run {self.run.directory} diverged at step {step} ({error}); the update was not applied and {last}. "
+            f"Try a lower optim.lr (now {self.config.optim.lr}), more optim.warmup_steps "
+            f"(now {self.config.optim.warmup_steps}) or a smaller optim.clip_norm (now {self.config.optim.clip_norm})"
+        )
+
+    def _due(self, every: int) -> bool:
+        return self.step % every == 0 or self.step == self.config.steps
+
+    def _solved(self) -> bool:
+        target = self.config.target_accuracy
+        return target is not None and self.best is not None and self.best.accuracy >= target
+
+    def _why_stop(self) -> str:
+        if self.caught:
+            return f"stopped by {signal.Signals(self.caught[0]).name}"
+        limit = self.session.time_limit
+        return "time limit" if limit is not None and time.monotonic() - self.began >= limit else ""
+
+    @property
+    def seconds(self) -> float:
+        return self.earlier_seconds + time.monotonic() - self.began
+
+    def _log(self, report: StepReport) -> None:
+        config = self.config
+        lr = learning_rate(self.step - 1, config.steps, config.optim.lr, config.optim.warmup_steps)
+        values = {"loss": report.loss, "grad_norm": report.grad_norm, "lr": lr}
+        speed = self.step * config.batch_size / self.seconds
+        self.run.log({"step": self.step, **values, "seconds": self.seconds, "examples_per_second": speed})
+        self.line.speed(report.loss, speed)
+        for tracker in self.trackers:
+            tracker.log(self.step, values | {"examples_per_second": speed})
+
+    def _evaluate(self) -> None:
+        config = self.config
+        score = exact_match(self.model, config.task, "validation", config.eval_examples, config.batch_size)
+        if self.best is None or score.accuracy > self.best.accuracy:
+            self.best = Best(self.step, score.accuracy)
+        values = {"validation_accuracy": score.accuracy, "validation_loss": score.loss}
+        self.run.log({"step": self.step, **values, "seconds": self.seconds})
+        self.line.accuracy(score.accuracy)
+        for tracker in self.trackers:
+            tracker.log(self.step, values)
+
+    def _save(self) -> None:
+        state = TrainState(self.step, self.run.fingerprint, self.run.sync_metrics(), self.best, self.seconds)
+        self.run.save(self.model, optimizer_tensors(self.model, self.optimizers), state)
+
+    def _finish(self) -> dict[str, Any]:
+        """Measure the best checkpoint on the test split, and write down the run's result."""
+        config = self.config
+        best = self.run.find("best")
+        checkpoint.load_weights(self.run.checkpoints, best.step, self.model)
+        score = exact_match(self.model, config.task, "test", config.test_examples, config.batch_size)
+        result = {
+            "step": self.step,
+            "accuracy": score.accuracy,
+            "loss": score.loss,
+            "test_examples": score.examples,
+            "best_step": best.step,
+            "best_validation_accuracy": self.best.accuracy if self.best else None,
+            "parameters": config.model.parameters(),
+            "flops": config.model.flops(config.task.length),
+            "seconds": self.seconds,
+            "config": self.run.fingerprint,
+            "seed": config.seed,
+            **environment(self.device),
+        }
+        self.run.write_result(result)
+        return result
+
+
+def pick_device(name: str) -> torch.device:
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return torch.device(next(kind for kind, there in available.items() if there))
+    if not available.get(name, False):
+        there = [kind for kind, is_there in available.items() if is_there]
+        raise InputError(f"device={name}: not available here; allowed is auto | {' | '.join(there)}")
+    return torch.device(name)
+
+
+def build_model(config: TrainConfig, device: torch.device) -> LoopedTransformer:
+    """The run's starting weights, drawn on the CPU so that they are the same for every device."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return LoopedTransformer(config.model).to(device)
+
+
+def environment(device: torch.device) -> dict[str, str]:
+    """What a result was measured on."""
+    hardware = torch.cuda.get_device_name() if device.type == "cuda" else f"{device.type} {platform.machine()}"
+    source = hashlib.sha256()
+    for path in sorted(Path(loopt.__file__).parent.rglob("*.py")):
+        source.update(path.read_bytes())
+    return {
+        "hardware": hardware,
+        "loopt": loopt.__version__,
+        "source": source.hexdigest()[:16],
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Note Ctrl-C and SIGTERM instead of dying of them; a second one ends the process as usual."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+
+    def note(number: int, frame: object) -> None:
+        caught.append(number)
+        signal.signal(number, previous[number])
+
+    previous: dict[int, Any] = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+import tyro
+
+from loopt import tasks
+from loopt.plan import InputError
+from loopt.tasks import PHop
+
+
+def test_get_by_name() -> None:
+    assert "phop" in tasks.names()
+    assert tasks.names() == tuple(tasks.registry)
+    assert tasks.get("phop") == PHop()
+    assert tasks.get("phop", p=3, n=24) == PHop(p=(3,), n=24)
+
+
+def test_settings_survive_json() -> None:
+    for name in tasks.names():
+        task = tasks.get(name)
+        assert tasks.get(**json.loads(json.dumps({"name": name, **asdict(task)}))) == task  # type: ignore[call-overload]
+    mixed = PHop(p=(1, 2, 3), n=30)
+    assert tasks.get("phop", **json.loads(json.dumps(asdict(mixed)))) == mixed
+
+
+@pytest.mark.parametrize(("arguments", "p"), [(["--p", "8"], (8,)), (["--p", "1", "2", "3"], (1, 2, 3)), ([], (16,))])
+def test_settings_on_the_command_line(arguments: list[str], p: tuple[int, ...]) -> None:
+    assert tyro.cli(PHop, args=[*arguments, "--n", "40"]) == PHop(p=p, n=40)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("hop", {}, "task 'hop' is not known; allowed are phop"),
+        ("phop", {"q": 1}, "task phop: no setting 'q'; allowed are p, n, alphabet, sampler, supervision"),
+    ],
+)
+def test_unknown_names_are_listed(name: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        tasks.get(name, **settings)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", tasks.names())
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"split": "dev"}, "split='dev'; allowed are train, validation, test"),
+        ({"seed": 0.5}, "seed=0.5; allowed are integers"),
+        ({"seed": True}, "seed=True; allowed are integers"),
+        ({"seed": 2**63}, f"seed={2**63}; allowed are integers"),
+        ({"indices": range(-1, 3)}, "index=-1; allowed are integers, 0 to"),
+        ({"indices": range(3, -2, -1)}, "index=-1; allowed are integers, 0 to"),
+        ({"indices": range(2**62, 2**62 + 2)}, f"index={2**62 + 1}; allowed are integers, 0 to"),
+        ({"indices": torch.tensor([4, -7])}, "index=-7; allowed are integers, 0 to"),
+        ({"indices": [1, 2]}, "indices=[1, 2]; allowed are a range or an int64 tensor"),
+        ({"indices": torch.tensor([1.5])}, "indices=tensor([1.5000]); allowed are a range or an int64 tensor"),
+    ],
+)
+def test_bad_requests_for_examples(name: str, bad: dict[str, Any], message: str) -> None:
+    request: dict[str, Any] = {"indices": range(3), "seed": 0, "split": "train"} | bad
+    with pytest.raises(InputError) as error:
+        tasks.get(name).sample(**request)
+    assert str(error.value).startswith(f"task {name}: {message}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", tasks.names())
+def test_every_task_keeps_its_word(name: str) -> None:
+    task = tasks.get(name)
+    batch = task.sample(range(8), 0, "train")
+    assert batch.tokens.shape == batch.targets.shape == batch.answers.shape
+    assert batch.tokens.shape[1] <= task.length
+    assert batch.tokens.dtype == batch.targets.dtype == batch.answers.dtype == torch.int64
+    assert len(set(task.vocabulary)) == len(task.vocabulary)
+    assert 0 <= batch.tokens.min() <= batch.tokens.max() < len(task.vocabulary)
+    for tokens, targets, answers in zip(batch.tokens, batch.targets, batch.answers, strict=True):
+        labels = torch.tensor(task.solve(tokens.tolist()))
+        assert (answers != tasks.IGNORE).any()
+        assert torch.equal(targets, torch.where(targets == tasks.IGNORE, tasks.IGNORE, labels))
+        assert torch.equal(answers, torch.where(answers == tasks.IGNORE, tasks.IGNORE, labels))
+        assert task.render(tokens.tolist())
+
+
+@pytest.mark.parametrize("name", tasks.names())
+def test_the_same_split_and_seed_give_the_same_examples(name: str) -> None:
+    task = tasks.get(name)
+    first, again = task.sample(range(100, 110), 5, "test"), task.sample(torch.arange(100, 110), 5, "test", "cpu")
+    assert torch.equal(first.tokens, again.tokens)
+    assert not torch.equal(first.tokens, task.sample(range(100, 110), 6, "test").tokens)
+
+
+@pytest.mark.parametrize("name", tasks.names())
+def test_sampling_never_waits_for_a_device(name: str) -> None:
+    """Meta tensors have shapes but no values: whatever runs on them reads nothing back to the host."""
+    task = tasks.get(name)
+    batch = task.sample(torch.arange(6, device="meta"), 0, "train")
+    assert batch.tokens.device.type == "meta"
+    assert batch.tokens.shape == (6, task.length)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", tasks.names())
+def test_a_cuda_graph_gives_the_examples_of_the_cpu(name: str) -> None:
+    task = tasks.get(name)
+    indices = torch.arange(64, device="cuda")
+    task.sample(indices, 3, "train")  # libraries load outside the capture
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        batch = task.sample(indices, 3, "train")
+    indices += 2**40
+    graph.replay()
+    expected = task.sample(range(2**40, 2**40 + 64), 3, "train")
+    for field in ("tokens", "targets", "answers"):
+        assert torch.equal(getattr(batch, field).cpu(), getattr(expected, field))
