@@ -4,6 +4,8 @@ importing torch takes seconds."""
 from __future__ import annotations
 
 import importlib
+import io
+import os
 import sys
 from collections.abc import Sequence
 
@@ -28,18 +30,12 @@ COMMANDS = ("reproduce", "train", "eval", "tasks", "plan")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    command = arguments[0] if arguments else "--help"
-    if command in ("-h", "--help"):
-        print(USAGE, end="")
-        return 0
-    if command == "--version":
-        print(f"loopt {__version__}")
-        return 0
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # better a ? for a ⊗ than no answer where the encoding has none
     try:
-        if command not in COMMANDS:
-            raise InputError(f"command {command!r} is not known; allowed are {', '.join(COMMANDS)}")
-        code: int = importlib.import_module(f"loopt.commands.{command}").main(arguments[1:])
+        code = _dispatch(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
         return code
     except InputError as error:
         print(f"loopt: {error}", file=sys.stderr)
@@ -47,3 +43,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("loopt: interrupted", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever was reading, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return 0
+
+
+def _dispatch(arguments: list[str]) -> int:
+    command = arguments[0] if arguments else "--help"
+    if command in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    if command == "--version":
+        print(f"loopt {__version__}")
+        return 0
+    if command not in COMMANDS:
+        raise InputError(f"command {command!r} is not known; allowed are {', '.join(COMMANDS)}")
+    code: int = importlib.import_module(f"loopt.commands.{command}").main(arguments[1:])
+    return code

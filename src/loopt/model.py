@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -26,6 +27,7 @@ Positions = Literal["rope", "learned", "none"]
 Norm = Literal["rms", "layer"]
 NormPlacement = Literal["pre", "sandwich", "none"]
 FeedForwardKind = Literal["gelu", "relu", "swiglu"]
+Attend = Callable[[Tensor, tuple[Tensor, Tensor] | None, float], Tensor]
 
 
 class ConfigError(InputError):
@@ -224,7 +226,7 @@ class Loop(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.plan.distinct_layers))
         cos, sin = _rotations(config) if config.positions == "rope" else (None, None)
-        self.register_buffer("cos", cos, persistent=False)  # [max_len, E/2]
+        self.register_buffer("cos", cos, persistent=False)  # [max_len, E]
         self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, x: Tensor, plan: LoopPlan, states: list[Tensor] | None = None) -> Tensor:
@@ -263,16 +265,24 @@ class Attention(nn.Module):
         width = self.n_heads * self.head_dim
         self.qkv = nn.Linear(config.d_model, 3 * width, bias=config.bias)  # rows: queries, keys, values
         self.output = nn.Linear(width, config.d_model, bias=config.bias)
+        self.attend: Attend = attend
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
         B, T, _ = x.shape
         qkv = self.qkv(x).view(B, T, 3, self.n_heads, self.head_dim)  # [B, T, D] -> [B, T, 3, H, E]
-        qk, v = qkv[:, :, :2], qkv[:, :, 2]
-        if rotation is not None:
-            qk = _rotate(qk, *rotation)
-        q, k, v = (t.transpose(1, 2) for t in (qk[:, :, 0], qk[:, :, 1], v))  # [B, H, T, E] each
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
-        return self.output(mixed.transpose(1, 2).reshape(B, T, -1))  # [B, H, T, E] -> [B, T, D]
+        mixed = self.attend(qkv, rotation, self.scale)  # [B, T, H, E]
+        return self.output(mixed.reshape(B, T, -1))  # [B, T, H, E] -> [B, T, D]
+
+
+def attend(qkv: Tensor, rotation: tuple[Tensor, Tensor] | None, scale: float) -> Tensor:
+    """Every head's queries look at the keys up to their own position: [B, T, 3, H, E] -> [B, T, H, E]."""
+    if rotation is not None:
+        qk, v = qkv.split((2, 1), dim=2)  # not by indexing, whose gradient is a sum of padded copies
+        (q, k), v = _rotate(qk, *rotation).unbind(2), v.squeeze(2)
+    else:
+        q, k, v = qkv.unbind(2)
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # [B, T, H, E] -> [B, H, T, E]
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale).transpose(1, 2)
 
 
 class FeedForward(nn.Module):
@@ -302,18 +312,19 @@ def _make_norm(config: ModelConfig) -> nn.Module:
 
 
 def _rotations(config: ModelConfig) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of position · frequency, for each position and pair of coordinates: [max_len, E/2] each."""
+    """Cosine and signed sine of position · frequency, what ``_rotate`` needs: [max_len, E] each."""
     pairs = config.width_of_head // 2
     frequencies = config.rope_base ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
-    angles = torch.outer(torch.arange(config.max_len, dtype=torch.float64), frequencies)
-    return angles.cos().float(), angles.sin().float()
+    angles = torch.outer(torch.arange(config.max_len, dtype=torch.float64), frequencies)  # [max_len, E/2]
+    cos, sin = angles.cos().float(), angles.sin().float()
+    return torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn coordinates e and e + E/2 of every query and key by their position's angle."""
-    cos, sin = cos[:, None, None], sin[:, None, None]  # [T, E/2] -> [T, 1, 1, E/2], against x [B, T, 2, H, E]
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    cos, sin = cos[:, None, None], sin[:, None, None]  # [T, E] -> [T, 1, 1, E], against x [B, T, 2, H, E]
+    other = x.roll(x.shape[-1] // 2, dims=-1)  # the other coordinate of each pair
+    return (x * cos + other * sin).to(x.dtype)
 
 
 def _fastest_attention(device: torch.device) -> contextlib.AbstractContextManager[None]:

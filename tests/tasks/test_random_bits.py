@@ -26,7 +26,7 @@ def test_equals_splitmix_in_big_integers() -> None:
     row_key, column_key = int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
     golden = 0x9E3779B97F4A7C15
     expected = [
-        [mix((mix((i * golden + row_key) % WORD) + mix((d * golden + column_key) % WORD)) % WORD) for d in range(5)]
+        [mix((mix((i ^ row_key) * golden % WORD) + mix((d ^ column_key) * golden % WORD)) % WORD) for d in range(5)]
         for i in indices
     ]
     bits = Stream("phop", -3, "test").bits(torch.tensor(indices), 5, "letters")

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from loopt.commands.parsing import parse_options
-from loopt.evaluation import exact_match
+from loopt.devices import DeviceName, pick_device
+from loopt.evaluation import score_tests
 from loopt.plan import InputError
 from loopt.runs import Run
-from loopt.training.trainer import pick_device
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Options:
     """best, last, or a step."""
     split: Literal["validation", "test"] = "test"
     examples: int = 8192
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    device: DeviceName = "auto"
 
 
 def main(arguments: list[str]) -> int:
@@ -46,12 +46,13 @@ def main(arguments: list[str]) -> int:
     model = run.load_model(step).to(pick_device(options.device))
     title = f"{options.run}, step {step}: {options.examples} {options.split} examples"
     table = Table(title=title, title_justify="left")
-    for column in ("plan", "accuracy", "loss"):
+    for column in ("plan", "test", "accuracy", "loss"):
         table.add_column(column, justify="right")
     for plan, loops in zip(plans, options.loops or [None], strict=True):
-        score = exact_match(model, run.config.task, options.split, options.examples, run.config.batch_size, loops)
+        scores = score_tests(model, run.config.task, options.split, options.examples, run.config.batch_size, loops)
         name = f"{plan} (trained)" if plan == trained else str(plan)
-        table.add_row(name, f"{score.accuracy:.2%}", f"{score.loss:.4f}")
+        for test, score in scores.items():
+            table.add_row(name, test, f"{score.accuracy:.2%}", f"{score.loss:.4f}")
     Console().print(table)
     return 0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from loopt.commands.parsing import choose, parse_options
 from loopt.commands.train import report_stop
 from loopt.report.comparison import terminal_table
 from loopt.reproduce.quick import QuickResult, claim, quick
-from loopt.training import Session
+from loopt.training import Session, presets
 
 USAGE = """\
 usage: loopt reproduce quick [options]
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     if chosen is None:
         return 0
     options = parse_options(QuickOptions, chosen[1], "loopt reproduce quick")
-    done = quick(options.out, options.seed, options.session)
+    done = quick(replace(presets.phop_cpu(), seed=options.seed), options.out, options.session)
     if not isinstance(done, QuickResult):
         return report_stop(done, options.out)
     console = Console()

@@ -26,6 +26,21 @@ class Score:
     examples: int
 
 
+def score_tests(
+    model: LoopedTransformer, task: Task, split: Split, examples: int, batch_size: int, loops: int | None = None
+) -> dict[str, Score]:
+    """The model's score on each of the task's tests, ``examples`` of each."""
+    return {name: exact_match(model, test, split, examples, batch_size, loops) for name, test in task.tests.items()}
+
+
+def mean_score(scores: dict[str, Score]) -> Score:
+    """All tests counted alike."""
+    count = len(scores)
+    accuracy = sum(score.accuracy for score in scores.values()) / count
+    loss = sum(score.loss for score in scores.values()) / count
+    return Score(accuracy, loss, sum(score.examples for score in scores.values()))
+
+
 @torch.no_grad()
 def exact_match(
     model: LoopedTransformer,
@@ -42,13 +57,15 @@ def exact_match(
     tokens = torch.zeros((), dtype=torch.int64, device=device)
     was_training = model.training
     model.eval()
-    for first in range(0, examples, batch_size):
-        batch = task.sample(range(first, min(first + batch_size, examples)), EVALUATION_SEED, split, device)
-        with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
-            logits = model(batch.tokens, loops=loops)  # [B, T, V]
-        asked = batch.answers != IGNORE  # [B, T]
-        right += ((logits.argmax(-1) == batch.answers) | ~asked).all(dim=1).sum()
-        loss += F.cross_entropy(logits.float().flatten(0, 1), batch.answers.flatten(), reduction="sum")
-        tokens += asked.sum()
-    model.train(was_training)
+    try:
+        for first in range(0, examples, batch_size):
+            batch = task.sample(range(first, min(first + batch_size, examples)), EVALUATION_SEED, split, device)
+            with torch.autocast("cuda", torch.bfloat16, enabled=device.type == "cuda"):
+                logits = model(batch.tokens, loops=loops)  # [B, T, V]
+            asked = batch.answers != IGNORE  # [B, T]
+            right += ((logits.argmax(-1) == batch.answers) | ~asked).all(dim=1).sum()
+            loss += F.cross_entropy(logits.float().flatten(0, 1), batch.answers.flatten(), reduction="sum")
+            tokens += asked.sum()
+    finally:
+        model.train(was_training)
     return Score(right.item() / examples, (loss / tokens).item(), examples)

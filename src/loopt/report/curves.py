@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import io
+import math
 from pathlib import Path
 from typing import Any
 
 from loopt.plan import InputError
 from loopt.report.comparison import Comparison
+from loopt.runs.files import explained
 
-COLOURS = {"iso_param": "#9aa0a6", "looped": "#1769aa", "iso_flop": "#c77700"}
+COLOURS = {"iso_param": "#80868b", "iso_flop": "#c77700", "looped": "#1769aa"}
+"""In the order they are drawn: the looped model's curve lies on top."""
+
+LABEL_HEIGHT = 13.0
+"""Of a label of two lines, in percent of accuracy."""
 
 
 def require_matplotlib() -> Any:
@@ -27,27 +33,45 @@ def draw_curves(comparison: Comparison, chance: float, png: Path) -> str:
     require_matplotlib()
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.2, 3.8), layout="constrained")
+    figure = Figure(figsize=(6.6, 3.8), layout="constrained")
     axes = figure.add_subplot()
-    for role, colour in COLOURS.items():
+    heights = spread([100 * getattr(comparison, role).curve[-1][1] for role in COLOURS], LABEL_HEIGHT)
+    for (role, colour), height in zip(COLOURS.items(), heights, strict=True):
         row = getattr(comparison, role)
         steps, accuracies = zip(*row.curve, strict=True)
         axes.plot(steps, [100 * a for a in accuracies], color=colour, linewidth=2.2 if role == "looped" else 1.6)
         axes.annotate(
             f"{row.name}\n{row.parameters:,} parameters",
-            (steps[-1], 100 * accuracies[-1]),
-            xytext=(6, {"iso_param": 0, "looped": -12, "iso_flop": 10}[role]),
+            (steps[-1], height),
+            xytext=(6, 0),
             textcoords="offset points",
             color=colour,
             va="center",
             fontsize=9,
         )
     axes.axhline(100 * chance, color="#bbbbbb", linestyle=":", linewidth=1)
-    axes.annotate("guessing", (0, 100 * chance), xytext=(2, 3), textcoords="offset points", color="#888888", fontsize=8)
+    axes.annotate(
+        "guessing", (0, 100 * chance), xytext=(4, -10), textcoords="offset points", color="#80868b", fontsize=8
+    )
     axes.set(xlabel="training steps", ylabel="validation accuracy, %", ylim=(0, 105), xlim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0)
-    figure.savefig(png, dpi=160)
+    with explained(f"write {png}"):
+        figure.savefig(png, dpi=160)
     text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
+    figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def spread(heights: list[float], apart: float) -> list[float]:
+    """The heights, moved down as far as it takes to keep them ``apart`` from each other.
+
+    >>> spread([30.0, 99.0, 99.5], apart=10.0)
+    [30.0, 89.5, 99.5]
+    """
+    moved = list(heights)
+    ceiling = math.inf
+    for i in sorted(range(len(heights)), key=lambda i: -heights[i]):
+        moved[i] = min(heights[i], ceiling)
+        ceiling = moved[i] - apart
+    return moved

@@ -9,16 +9,21 @@ from rich.table import Table
 from rich.text import Text
 
 from loopt.model import ModelConfig
-from loopt.plan import LoopPlan
+from loopt.plan import Block, LoopPlan
 
-WIDEST = 48
-"""Boxes to draw in a line before the rest is only counted."""
+WIDEST = 36
+"""Boxes to draw in a line, which then fits a terminal of 80 columns; the rest is only counted."""
 
 
 def draw_plan(config: ModelConfig) -> RenderableType:
     """The blocks in the order they run, and the plan's size beside its baselines'."""
     plan = config.plan
-    heading = Text(f"{plan}: {plan.distinct_layers} layers with weights of their own, {plan.depth} deep", style="bold")
+    own = (
+        "1 layer with weights of its own"
+        if plan.distinct_layers == 1
+        else f"{plan.distinct_layers} layers with weights of their own"
+    )
+    heading = Text(f"{plan}: {own}, {plan.depth} deep", style="bold")
     return Group(heading, Text(), _blocks(plan), Text(), _counts(config))
 
 
@@ -28,13 +33,22 @@ def _blocks(plan: LoopPlan) -> RenderableType:
     for index, block in enumerate(plan.blocks):
         last = first + block.layers - 1
         layers = f"layer {first}" if first == last else f"layers {first}-{last}"
-        once = "▢" * block.layers
-        drawn = " ".join([once] * min(block.loops, max(1, WIDEST // block.layers)))
-        drawn = drawn if len(drawn) <= 2 * WIDEST else drawn[: 2 * WIDEST] + " …"
         note = f"×{block.loops}" + ("  loopable" if index == plan.loopable else "")
-        grid.add_row(layers, Text(drawn, style="cyan" if block.loops > 1 else ""), note)
+        grid.add_row(layers, Text(_boxes(block), style="cyan" if block.loops > 1 else ""), note)
         first += block.layers
     return grid
+
+
+def _boxes(block: Block) -> str:
+    """A box for each layer, a group for each loop, as far as they fit.
+
+    >>> _boxes(Block(4, 3)), _boxes(Block(12, 5)), _boxes(Block(100, 2))
+    ('▢▢▢▢ ▢▢▢▢ ▢▢▢▢', '▢▢▢▢▢▢▢▢▢▢▢▢ ▢▢▢▢▢▢▢▢▢▢▢▢ …', '▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢…')
+    """
+    if block.layers > WIDEST:
+        return "▢" * WIDEST + "…"
+    shown = min(block.loops, WIDEST // (block.layers + 1) or 1)
+    return " ".join(["▢" * block.layers] * shown + ["…"] * (shown < block.loops))
 
 
 def _counts(config: ModelConfig) -> RenderableType:
@@ -53,10 +67,11 @@ def _counts(config: ModelConfig) -> RenderableType:
 def human(count: float) -> str:
     """A count as people say it.
 
-    >>> human(49_920), human(1_532_000_000)
-    ('49.9k', '1.53G')
+    >>> human(999), human(49_920), human(999_999), human(1_532_000_000)
+    ('999', '49.9k', '1M', '1.53G')
     """
+    count = float(f"{count:.3g}")
     for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= size:
-            return f"{count / size:.3g}{letter}"
-    return f"{count:.0f}"
+            return f"{count / size:.4g}{letter}"
+    return f"{count:g}"

@@ -13,14 +13,16 @@ body { font: 16px/1.55 system-ui, sans-serif; max-width: 46rem; margin: 2.5rem a
 h1 { font-size: 1.6rem; line-height: 1.25 } h2 { font-size: 1.15rem; margin-top: 2.2rem }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums } .wide { overflow-x: auto }
 .figures td, .figures th { padding: .35rem .8rem; text-align: right; border-bottom: 1px solid #ddd }
-.figures td:first-child, .figures th:first-child { text-align: left }
-.figures .looped { font-weight: 600; background: #eaf3fb }
-pre { background: #f6f7f8; padding: .8rem; overflow-x: auto; font-size: .82rem; line-height: 1.35 }
-.loops td, .loops th { padding: .18rem .32rem; text-align: center; font: .82rem ui-monospace, monospace }
-.loops th { text-align: right; white-space: nowrap; padding-right: .6rem; font-weight: 400 }
+.figures th:first-child { text-align: left } tr + tr th { font-weight: inherit }
+.figures .looped, .figures .looped th { font-weight: 600; background: #eaf3fb }
+th:first-child { position: sticky; left: 0; background: #fff; white-space: nowrap }
+pre { background: #f6f7f8; padding: .8rem; overflow-x: auto; font-size: .72rem; line-height: 1.35 }
+.loops td, .loops th { padding: .18rem .25rem; text-align: center; font: .82rem ui-monospace, monospace }
+.loops th { text-align: right; padding-right: .6rem }
 .loops td:last-child { outline: 2px solid #1769aa; outline-offset: -1px }
-.right { background: #cfead6 } .wrong { background: #f6d3d0 } svg { max-width: 100%; height: auto }
+.right { background: #cfead6 } .wrong { background: #f6d3d0 } svg { width: 100%; height: auto }
 small, .note { color: #5f6368 }
+@media (max-width: 40rem) { .figures { font-size: .85rem } .figures td, .figures th { padding: .3rem .4rem } }
 """
 
 
@@ -36,7 +38,8 @@ class Solved:
     answers: list[LoopAnswer]
     vocabulary: tuple[str, ...]
     accuracy_by_loop: list[float]
-    """Over the test examples, if the model stopped after each loop."""
+    """Over the first ``examples`` of the test split, if the model stopped after each loop."""
+    examples: int
 
 
 def render_page(
@@ -57,7 +60,8 @@ to the last that looping covers.</p>
 after it.</p>
 <pre>{escape(solved.drawing)}</pre>
 <p>What the looped model would answer at each position if it stopped after each loop, against the answer that is right
-there. The last position is the one the score counts. Hover over an answer to see how sure the model is of it.</p>
+there; beside each loop, the share of {solved.examples:,} test examples that would then be right. Only the last position
+counts for that. Hover over an answer to see how sure the model is of it.</p>
 <div class="wide">{_loops(solved)}</div>
 <h2>How this was measured</h2>
 <ul>{"".join(f"<li>{escape(fact)}</li>" for fact in facts)}</ul>
@@ -68,10 +72,10 @@ there. The last position is the one the score counts. Hover over an answer to se
 def _figures(comparison: Comparison) -> str:
     head = "".join(f"<th>{escape(column)}</th>" for column in COLUMNS)
     body = "".join(
-        f"<tr{' class=looped' if row is comparison.looped else ''}>"
-        + "".join(f"<td>{escape(cell)}</td>" for cell in line)
+        f"<tr{' class=looped' if row is comparison.looped else ''}><th>{escape(name)}</th>"
+        + "".join(f"<td>{escape(cell)}</td>" for cell in figures)
         + "</tr>"
-        for row, line in zip(comparison.rows, cells(comparison), strict=True)
+        for row, (name, *figures) in zip(comparison.rows, cells(comparison), strict=True)
     )
     return f'<table class="figures"><tr>{head}</tr>{body}</table>'
 
@@ -84,7 +88,7 @@ def _loops(solved: Solved) -> str:
             word = solved.vocabulary[choice]
             verdict = "" if not right else f' class="{"right" if word == right else "wrong"}"'
             cells.append(f'<td{verdict} title="{confidence:.0%} sure">{escape(word)}</td>')
-        heading = f"after loop {answer.loop + 1} <small>({accuracy:.0%} of tests)</small>"
+        heading = f"loop {answer.loop + 1} <small>{accuracy:.1%} right</small>"
         rows.append(f"<tr><th>{heading}</th>{''.join(cells)}</tr>")
     rows.append(_row("right answer", solved.right))
     return f'<table class="loops">{"".join(rows)}</table>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ from loopt.report.comparison import Comparison, Measured
 from loopt.report.curves import draw_curves, require_matplotlib
 from loopt.report.page import Solved, render_page
 from loopt.runs import Run, TrainConfig
+from loopt.runs.files import explained
 from loopt.tasks import IGNORE
-from loopt.training import Outcome, Session, presets, train
+from loopt.training import Outcome, Session, train
 
-TITLE = "One layer, looped, does the work of four"
+TITLE = "Does one layer, looped, do the work of four?"
+
+SOLVED_EXAMPLES = 1024
 
 
 @dataclass(frozen=True)
@@ -26,43 +30,50 @@ class QuickResult:
     figure: Path
 
 
-def quick(out: Path, seed: int, session: Session) -> QuickResult | Outcome:
-    """Train the looped model and its two baselines, then compare them; an Outcome where training was stopped."""
+def quick(base: TrainConfig, out: Path, session: Session) -> QuickResult | Outcome:
+    """Train ``base``, a looped model, and its two baselines, then compare them; an Outcome where training was stopped.
+    The session's time limit is for all three together."""
     require_matplotlib()
-    base = replace(presets.phop_cpu(), seed=seed)
+    began, time_limit = time.monotonic(), session.time_limit
     looped = base.model.plan
     plans = {"iso_param": looped.iso_param, "looped": looped, "iso_flop": looped.iso_flop}
     measured: dict[str, Measured] = {}
     for role, plan in plans.items():
-        directory = _directory(out, plan, seed)
         config = replace(base, model=replace(base.model, plan=plan))
+        directory = _directory(out, config)
+        if time_limit is not None:
+            session = replace(session, time_limit=max(0.0, time_limit - (time.monotonic() - began)))
         outcome = train(config, directory, session, label=f"({plan.distinct_layers}⊗{plan.blocks[0].loops})")
-        if not outcome.finished:
+        if not outcome.finished or outcome.signal:
             return outcome
         measured[role] = _measure(plan, outcome.result, Run.load(directory))
     comparison = Comparison(**measured)
     figure = out / "curves.png"
     chance = 1 / (len(base.task.vocabulary) - 1)  # ⊥ is never the answer to a planted instance
     svg = draw_curves(comparison, chance, figure)
-    solved = _solve_one(Run.load(_directory(out, looped, seed)))
+    run = Run.load(_directory(out, base))
+    facts = _facts(run.config, run.read_result() or {})
     page = out / "index.html"
-    facts = _facts(base.resolved(), Run.load(_directory(out, looped, seed)).read_result() or {})
-    page.write_text(render_page(TITLE, claim(comparison), comparison, svg, solved, facts))
+    with explained(f"write {page}"):
+        text = render_page(TITLE, claim(comparison), comparison, svg, _solve_one(run), facts)
+        page.write_text(text, encoding="utf-8")
     return QuickResult(comparison, page, figure)
 
 
 def claim(comparison: Comparison) -> str:
     """What the numbers say, whichever way they came out."""
     loop, once, deep = comparison.looped, comparison.iso_param, comparison.iso_flop
+    (block,) = loop.plan.blocks
+    layers = "one layer" if block.layers == 1 else f"{block.layers} layers"
     return (
-        f"{loop.name} runs one layer {loop.plan.depth} times. With the {loop.parameters:,} parameters of {once.name} "
-        f"it answers {loop.accuracy:.1%} of the test questions, where {once.name} answers {once.accuracy:.1%} and "
+        f"{loop.name} runs {layers} {block.loops} times. With the {loop.parameters:,} parameters of {once.name} it "
+        f"gets {loop.accuracy:.1%} of the test questions right, where {once.name} gets {once.accuracy:.1%} and "
         f"{deep.name}, with {deep.parameters / loop.parameters:.1f} times the parameters, {deep.accuracy:.1%}."
     )
 
 
-def _directory(out: Path, plan: LoopPlan, seed: int) -> Path:
-    return out / f"{plan}-seed{seed}"
+def _directory(out: Path, config: TrainConfig) -> Path:
+    return out / f"{config.model.plan}-seed{config.seed}"
 
 
 def _measure(plan: LoopPlan, result: dict[str, Any], run: Run) -> Measured:
@@ -82,8 +93,9 @@ def _solve_one(run: Run) -> Solved:
     task, model = run.config.task, run.load_model("best")
     tokens = task.sample(range(1), 0, "test").tokens[0].tolist()
     right = ["" if label == IGNORE else task.vocabulary[label] for label in task.solve(tokens)]
-    loops = range(1, run.config.model.plan.depth + 1)
-    scores = [exact_match(model, task, "test", 1024, run.config.batch_size, loops=n).accuracy for n in loops]
+    loops = range(1, run.config.model.plan.blocks[0].loops + 1)
+    examples = min(SOLVED_EXAMPLES, run.config.test_examples)
+    scores = [exact_match(model, task, "test", examples, run.config.batch_size, n).accuracy for n in loops]
     return Solved(
         drawing=task.render(tokens),
         words=[task.vocabulary[token] for token in tokens],
@@ -91,6 +103,7 @@ def _solve_one(run: Run) -> Solved:
         answers=answers_by_loop(model, tokens),
         vocabulary=task.vocabulary,
         accuracy_by_loop=scores,
+        examples=examples,
     )
 
 

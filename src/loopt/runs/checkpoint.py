@@ -140,7 +140,7 @@ def load_weights(directory: Path, step: int, model: torch.nn.Module) -> None:
     tensors = _load(path)
     expected = model.state_dict()
     for name in sorted(expected.keys() | tensors.keys()):
-        found, wanted = _describe(tensors.get(name)), describe(expected.get(name))
+        found, wanted = _describe(tensors.get(name)), _describe(expected.get(name))
         if found != wanted:
             raise CheckpointError(f"{path}: {name} is {found}, the model's is {wanted}")
     model.load_state_dict(tensors)

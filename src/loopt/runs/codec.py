@@ -10,7 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from loopt import tasks
 from loopt.model import ConfigError
-from loopt.plan import LoopPlan
+from loopt.plan import LoopPlan, PlanError
 from loopt.runs.config import TrainConfig
 
 
@@ -25,8 +25,9 @@ def from_json(data: Any) -> TrainConfig:
 
 
 def fingerprint(config: TrainConfig) -> str:
-    """A short hash of everything that decides the run's result."""
-    return hashlib.sha256(json.dumps(to_json(config), sort_keys=True).encode()).hexdigest()[:16]
+    """A short hash of everything that decides the run's result. Hashed as it will be read back, where lr=1 is 1.0."""
+    read_back = to_json(from_json(to_json(config)))
+    return hashlib.sha256(json.dumps(read_back, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def differences(old: TrainConfig, new: TrainConfig) -> list[str]:
@@ -57,11 +58,14 @@ def _encode(value: Any) -> Any:
 
 def _decode(kind: Any, value: Any, where: str) -> Any:
     if kind is LoopPlan:
-        return LoopPlan.parse(_expect(str, value, where))
+        try:
+            return LoopPlan.parse(_expect(str, value, where))
+        except PlanError as error:
+            raise ConfigError(f"{where}: {error}") from None
     if kind is tasks.Task:
         settings = dict(_expect(dict, value, where))
         name = settings.pop("name", None)
-        if name not in tasks.registry:
+        if not isinstance(name, str) or name not in tasks.registry:
             raise ConfigError(f"{where}.name={name}: allowed is {' | '.join(tasks.registry)}")
         return _decode(tasks.registry[name], settings, where)
     if dataclasses.is_dataclass(kind):
@@ -74,8 +78,11 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
             raise ConfigError(f"{where}={value}: allowed is {' | '.join(map(str, get_args(kind)))}")
         return value
     if get_origin(kind) is tuple:
-        element = get_args(kind)[0]
-        return tuple(_decode(element, v, f"{where}[{i}]") for i, v in enumerate(_expect(list, value, where)))
+        element, *others = get_args(kind)
+        length = len(_expect(list, value, where))
+        if others != [...] and length != 1 + len(others):
+            raise ConfigError(f"{where}={value}: allowed are {1 + len(others)} values")
+        return tuple(_decode(element, v, f"{where}[{i}]") for i, v in enumerate(value))
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     return _expect(kind, value, where)

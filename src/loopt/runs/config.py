@@ -72,7 +72,8 @@ class TrainConfig:
 
     def resolved(self) -> TrainConfig:
         """The config with the sizes that the model leaves to the task filled in, and checked where it does not."""
-        words, length = len(self.task.vocabulary), self.task.length
+        words = len(self.task.vocabulary)
+        length = max(task.length for task in (self.task, *self.task.tests.values()))
         model = replace(self.model, vocab_size=self.model.vocab_size or words, max_len=self.model.max_len or length)
         _require(model.vocab_size >= words, "model.vocab_size", model.vocab_size, f"the task's {words} or more")
         _require(model.max_len >= length, "model.max_len", model.max_len, f"the task's {length} or more")

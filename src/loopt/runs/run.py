@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from torch import Tensor
 
 from loopt.model import LoopedTransformer
+from loopt.plan import InputError
 from loopt.runs import checkpoint, codec
 from loopt.runs.checkpoint import CheckpointError, TrainState
 from loopt.runs.config import TrainConfig
-from loopt.runs.files import RunError, explained, write_atomically
+from loopt.runs.files import RunError, explained, sync, write_atomically
 
 try:
     import fcntl
@@ -44,7 +47,7 @@ class Run:
         """Take ``directory`` for training ``config``: new, or the same run to go on with."""
         run = cls(directory, config)
         with explained(f"write the run {directory}"):
-            directory.mkdir(parents=True, exist_ok=True)
+            run.checkpoints.mkdir(parents=True, exist_ok=True)
             run._take_lock()
             checkpoint.sweep(run.checkpoints)
         try:
@@ -65,7 +68,7 @@ class Run:
         return run
 
     def _take_lock(self) -> None:
-        self._lock = (self.directory / ".lock").open("wb")
+        self._lock = (self.directory / ".lock").open("ab")
         if fcntl:
             try:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -77,7 +80,8 @@ class Run:
         """Let go of the directory."""
         for file in (self._metrics, self._lock):
             if file:
-                file.close()
+                with contextlib.suppress(OSError):  # what a full disk did not take has been reported by log
+                    file.close()
         self._metrics = self._lock = None
 
     # Checkpoints
@@ -100,32 +104,53 @@ class Run:
         return state
 
     def _checked(self, step: int) -> TrainState:
-        try:
+        with self.advising(step):
             return checkpoint.load_state(self.checkpoints, step, self.fingerprint)
-        except CheckpointError as error:
+
+    @contextmanager
+    def advising(self, step: int) -> Iterator[None]:
+        """Where the checkpoint of ``step`` turns out to be unusable, say how to go on without it."""
+        try:
+            yield
+        except InputError as error:
             raise CheckpointError(f"{error}. {self._advice(step)}") from None
 
     def _advice(self, damaged: int) -> str:
-        for step in reversed(checkpoint.steps_in(self.checkpoints)):
+        steps = checkpoint.steps_in(self.checkpoints)
+        doomed = ", ".join(checkpoint.name_of(step) for step in steps if step >= damaged)
+        for step in reversed(steps):
             if step < damaged:
                 with contextlib.suppress(CheckpointError):
                     checkpoint.load_state(self.checkpoints, step, self.fingerprint)
-                    return f"The newest intact one is of step {step}: delete the damaged directory to go on from there"
-        return "There is no intact one before it"
+                    return f"The newest intact one before it is of step {step}: delete {doomed} to go on from there"
+        return f"There is no intact one before it: delete {self.checkpoints} to begin again"
 
     def save(self, model: LoopedTransformer, optimizer: dict[str, Tensor], state: TrainState) -> None:
-        """Keep a checkpoint, and of the older ones only the last and the best."""
+        """Keep a checkpoint, and of the older ones only the last and the best of each that is kept."""
         if state.step in checkpoint.steps_in(self.checkpoints):
             return
         checkpoint.save(self.checkpoints, model.state_dict(), optimizer, state)
-        best = state.best.step if state.best else None
-        for step in checkpoint.steps_in(self.checkpoints)[:-KEEP_LAST]:
-            if step != best:
-                checkpoint.remove(self.checkpoints, step)
+        steps = checkpoint.steps_in(self.checkpoints)
+        needed = self._with_bests(steps[-KEEP_LAST:])
+        with explained(f"delete old checkpoints in {self.checkpoints}"):
+            for step in steps:
+                if step not in needed:
+                    checkpoint.remove(self.checkpoints, step)
+
+    def _with_bests(self, steps: list[int]) -> set[int]:
+        """These checkpoints and the best one that each knows of: who goes back to one of them will want it."""
+        needed = set(steps)
+        for step in steps:
+            with contextlib.suppress(CheckpointError):
+                state, _ = checkpoint.read_state(self.checkpoints / checkpoint.name_of(step))
+                needed |= {state.best.step} if state.best else set()
+        return needed
 
     def load_model(self, which: Literal["best", "last"] | int = "best") -> LoopedTransformer:
         model = LoopedTransformer(self.config.model)
-        checkpoint.load_weights(self.checkpoints, self.find(which).step, model)
+        step = self.find(which).step
+        with self.advising(step):
+            checkpoint.load_weights(self.checkpoints, step, model)
         return model
 
     # Metrics
@@ -145,6 +170,8 @@ class Run:
                     "the file, or choose another directory"
                 )
             self._metrics.truncate(keep_bytes)
+            self._metrics.seek(keep_bytes)  # truncate leaves the position, which sync_metrics reports, where it was
+            sync(self.directory)
 
     def log(self, entry: dict[str, Any]) -> None:
         assert self._metrics is not None
@@ -160,9 +187,11 @@ class Run:
             return self._metrics.tell()
 
     def read_metrics(self) -> list[dict[str, Any]]:
+        """The lines so far; one that is still being written is left out."""
         if not self.metrics_path.exists():
             return []
-        return [json.loads(line) for line in self.metrics_path.read_text().splitlines()]
+        complete, _, _ = self.metrics_path.read_text().rpartition("\n")
+        return [json.loads(line) for line in complete.splitlines()]
 
     # Result
 
@@ -175,7 +204,10 @@ class Run:
         path = self.directory / "result.json"
         if not path.exists():
             return None
-        result: dict[str, Any] = json.loads(path.read_text())
+        try:
+            result: dict[str, Any] = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path}: not a result ({error}); delete it to measure the run again") from None
         return result
 
 

@@ -6,12 +6,31 @@ from dataclasses import fields
 from typing import Any
 
 from loopt.plan import InputError
+from loopt.tasks.addition import Addition
+from loopt.tasks.assignment import VariableAssignment
 from loopt.tasks.base import IGNORE, Batch, Split, Task
+from loopt.tasks.group import GroupComposition
+from loopt.tasks.igsm import IGSM
 from loopt.tasks.phop import PHop
 
-__all__ = ["IGNORE", "Batch", "PHop", "Split", "Task", "get", "names", "registry"]
+__all__ = [
+    "IGNORE",
+    "IGSM",
+    "Addition",
+    "Batch",
+    "GroupComposition",
+    "PHop",
+    "Split",
+    "Task",
+    "VariableAssignment",
+    "get",
+    "names",
+    "registry",
+]
 
-registry: dict[str, type[Task]] = {task.name: task for task in (PHop,)}
+registry: dict[str, type[Task]] = {
+    task.name: task for task in (PHop, Addition, GroupComposition, VariableAssignment, IGSM)
+}
 
 
 def names() -> tuple[str, ...]:

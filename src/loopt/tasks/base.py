@@ -48,6 +48,17 @@ class Task(ABC):
     def length(self) -> int:
         """Tokens in the longest example."""
 
+    @property
+    def parts(self) -> tuple[Task, ...]:
+        """What a training batch is made of: tasks of one length each, in equal shares. A mixture has several, so that
+        no work is spent on padding; they read the same vocabulary."""
+        return (self,)
+
+    @property
+    def tests(self) -> dict[str, Task]:
+        """The tasks that a trained model is measured on, by the name a table gives them."""
+        return {self.name: self}
+
     def sample(
         self, indices: Tensor | range, seed: int, split: Split, device: torch.device | str | None = None
     ) -> Batch:
@@ -58,10 +69,10 @@ class Task(ABC):
         """
         check_integer(self.name, "seed", seed, -(2**63), 2**63 - 1)
         check_choice(self.name, "split", split, get_args(Split))
-        return self._sample(_index_tensor(self.name, indices, device), Stream(self.name, seed, split))
+        return self.draw(_index_tensor(self.name, indices, device), Stream(self.name, seed, split))
 
     @abstractmethod
-    def _sample(self, indices: Tensor, stream: Stream) -> Batch:
+    def draw(self, indices: Tensor, stream: Stream) -> Batch:
         """[batch] indices -> their examples, with all randomness from ``stream`` and without waiting for a device."""
 
     @abstractmethod

@@ -91,7 +91,7 @@ class PHop(Task):
     def length(self) -> int:
         return self.n + self.mixed
 
-    def _sample(self, indices: Tensor, stream: Stream) -> Batch:
+    def draw(self, indices: Tensor, stream: Stream) -> Batch:
         which_p = stream.integers(indices, 1, len(self.p), "which p")  # [batch, 1]
         hops = torch.full_like(which_p, self.p[0])  # [batch, 1]
         for which, p in enumerate(self.p):

@@ -27,9 +27,10 @@ class Stream:
 
     def bits(self, indices: Tensor, draws: int, purpose: str) -> Tensor:
         """[batch] indices -> [batch, draws] int64, of which all 64 bits are random."""
-        row_key, column_key = self._keys(purpose)
-        rows = _mix(indices * _GOLDEN + row_key)  # [batch]
-        columns = _mix(torch.arange(draws, device=indices.device) * _GOLDEN + column_key)  # [draws]
+        row_key, column_key = _keys((self.task, self.seed, self.split, purpose))
+        # Xor first: the compiler would turn a product of arange and a large factor into index arithmetic in 32 bits.
+        rows = _mix((indices ^ row_key) * _GOLDEN)  # [batch]
+        columns = _mix((torch.arange(draws, device=indices.device) ^ column_key) * _GOLDEN)  # [draws]
         return _mix(rows[:, None] + columns)  # [batch, draws]
 
     def integers(self, indices: Tensor, draws: int, high: int | Tensor, purpose: str) -> Tensor:
@@ -43,11 +44,12 @@ class Stream:
         keys = _shift_right(self.bits(indices, draws, purpose), 1 + column_bits) << column_bits
         return keys | torch.arange(draws, device=indices.device)
 
-    def _keys(self, purpose: str) -> tuple[int, int]:
-        """One key for rows and one for columns; hashed, so that seeds 1 and 2 are as far apart as any other two."""
-        told_apart = repr((self.task, self.seed, self.split, purpose)).encode()
-        digest = hashlib.blake2b(told_apart, digest_size=16).digest()
-        return int.from_bytes(digest[:8], "little", signed=True), int.from_bytes(digest[8:], "little", signed=True)
+
+@torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]  # so that a sampler compiles as one piece
+def _keys(told_apart: tuple[str, int, str, str]) -> tuple[int, int]:
+    """One key for rows and one for columns; hashed, so that seeds 1 and 2 are as far apart as any other two."""
+    digest = hashlib.blake2b(repr(told_apart).encode(), digest_size=16).digest()
+    return int.from_bytes(digest[:8], "little", signed=True), int.from_bytes(digest[8:], "little", signed=True)
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -53,17 +53,17 @@ def build_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
             return [muon, _adamw(others, config)]
 
 
-def set_lr(optimizers: Iterable[Optimizer], lr: float) -> None:
+def set_lr(optimizers: Iterable[Optimizer], lr: float | Tensor) -> None:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(lr)
             else:
-                group["lr"] = lr
+                group["lr"] = float(lr)
 
 
 def optimizer_tensors(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
-    """The whole state, not copied, by names such as ``loop.layers.0.qkv.weight/exp_avg``; zeros before any step."""
+    """The whole state, not copied, by names such as ``token_embedding.weight/exp_avg``; zeros before any step."""
     for optimizer in optimizers:
         _create_missing_state(optimizer)
     return {

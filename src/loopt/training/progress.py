@@ -12,7 +12,7 @@ class ProgressLine:
     def __init__(self, label: str, total: int, done: int, accuracy: float | None, shown: bool = True) -> None:
         self._progress = Progress(
             SpinnerColumn(finished_text="[green]✓"),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),  # a directory may be called anything
             BarColumn(bar_width=24),
             TaskProgressColumn(),
             TextColumn("{task.completed}/{task.total} steps  {task.fields[figures]}"),

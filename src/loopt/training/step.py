@@ -1,8 +1,12 @@
-"""One training step: forward, backward, clip, update."""
+"""One training step: make the examples, forward, backward, clip, update.
+
+All of it is tensors: the indices of the examples, the learning rate and whether something went wrong are computed where
+the model is. So the whole step can be captured in a CUDA graph, and the host waits for it only when it wants to know.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,39 +15,141 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from loopt.model import LoopedTransformer
-from loopt.tasks import IGNORE, Batch
-from loopt.training.optim import set_lr
+from loopt.runs import TrainConfig
+from loopt.tasks import IGNORE, Batch, Task
+from loopt.tasks.random_bits import Stream
+from loopt.training.optim import learning_rate, set_lr
+
+WARM_UP = 3
+"""Steps to run as usual before a CUDA graph is captured: compilation and optimizer state have to come first."""
 
 
 class NonFiniteError(ArithmeticError):
-    """The loss or its gradient is not a number; the update was not applied."""
+    """The loss or its gradient is not a number; that update, and any after it, was not applied."""
+
+    def __init__(self, step: int, loss: float, grad_norm: float) -> None:
+        super().__init__(f"loss {loss}, gradient norm {grad_norm}; the update was not applied")
+        self.step = step
 
 
 @dataclass(frozen=True)
 class StepReport:
     loss: float
     grad_norm: float
-
-
-def loss_of(model: LoopedTransformer, batch: Batch) -> Tensor:
-    """Mean cross-entropy over the supervised positions."""
-    with torch.autocast("cuda", torch.bfloat16, enabled=batch.tokens.is_cuda):
-        logits = model(batch.tokens)  # [B, T, V]
-    return F.cross_entropy(logits.float().flatten(0, 1), batch.targets.flatten(), ignore_index=IGNORE)
+    lr: float
 
 
 def train_step(
-    model: LoopedTransformer, optimizers: Sequence[Optimizer], batch: Batch, lr: float, clip_norm: float
-) -> StepReport:
+    model: LoopedTransformer, optimizers: Sequence[Optimizer], batches: Sequence[Batch], lr: Tensor, clip_norm: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Update the model on the batches, taken as one; the loss, the gradient's norm, and whether both are finite.
+    Where they are not, nothing moves."""
     for optimizer in optimizers:
         optimizer.zero_grad(set_to_none=True)
-    loss = loss_of(model, batch)
-    loss.backward()  # type: ignore[no-untyped-call]
-    grad_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-    report = StepReport(*torch.stack((loss.detach(), grad_norm.to(loss.dtype))).tolist())
-    if not torch.isfinite(torch.tensor((report.loss, report.grad_norm))).all():
-        raise NonFiniteError(f"loss {report.loss}, gradient norm {report.grad_norm}")
-    set_lr(optimizers, lr)
+    loss = _backward(model, batches)
+    parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    grad_norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
+    finite = loss.isfinite() & grad_norm.isfinite()
+    for parameter in parameters:  # zero times not-a-number is not zero, so a zero learning rate alone does not do
+        parameter.grad = torch.where(finite, parameter.grad, 0.0)  # type: ignore[arg-type]
+    set_lr(optimizers, lr * finite)
     for optimizer in optimizers:
         optimizer.step()
-    return report
+    return loss, grad_norm, finite
+
+
+def _backward(model: LoopedTransformer, batches: Sequence[Batch]) -> Tensor:
+    """Leave the gradient of the mean loss over all supervised positions of all batches; that loss."""
+    supervised = torch.stack([(batch.targets != IGNORE).sum() for batch in batches]).sum()
+    losses = []
+    for batch in batches:
+        with torch.autocast("cuda", torch.bfloat16, enabled=batch.tokens.is_cuda):
+            logits = model(batch.tokens)  # [B, T, V]
+        loss = F.cross_entropy(logits.float().flatten(0, 1), batch.targets.flatten(), reduction="sum") / supervised
+        loss.backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.detach())
+    return torch.stack(losses).sum()
+
+
+def shares(batch_size: int, parts: int) -> list[int]:
+    """How many examples of a batch each part of a mixture gets: as equal as can be.
+
+    >>> shares(1024, 5)
+    [205, 205, 205, 205, 204]
+    """
+    return [batch_size // parts + (part < batch_size % parts) for part in range(parts)]
+
+
+class TrainStep:
+    """Trains on the next batch each time it is called; ``report`` tells how that went."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        model: LoopedTransformer,
+        optimizers: Sequence[Optimizer],
+        done: int = 0,
+        compiled: bool = False,
+        captured: bool = False,
+    ) -> None:
+        self.config, self.model, self.optimizers = config, model, optimizers
+        self.device = device = model.token_embedding.weight.device
+        optim, steps = config.optim, range(config.steps)
+        rates = [learning_rate(step, config.steps, optim.lr, optim.warmup_steps) for step in steps]
+        self.schedule = torch.tensor(rates, dtype=torch.float32, device=device)  # [steps]
+        self.shares = shares(config.batch_size, len(config.task.parts))
+        self.done = torch.tensor([done], device=device)  # [1]
+        self.failed_at = torch.tensor([-1], device=device)  # [1]: the first step that was not finite
+        self.figures = torch.zeros(3, device=device)  # [3]: loss, gradient norm, learning rate
+        self.draw: Callable[[Task, Tensor, Stream], Batch] = torch.compile(_draw) if compiled else _draw
+        self.captured = captured
+        self.calls = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self) -> None:
+        self.calls += 1
+        if not self.captured:
+            self._run()
+        elif self.calls <= WARM_UP:
+            self._run_beside()
+        else:
+            if self.graph is None:
+                self.graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(self.graph):
+                    self._run()
+            self.graph.replay()
+
+    def report(self) -> StepReport:
+        """Wait for the last step and tell how it went; NonFiniteError where one since the last report went wrong."""
+        failed_at = int(self.failed_at)
+        loss, grad_norm, lr = self.figures.tolist()
+        if failed_at >= 0:
+            raise NonFiniteError(failed_at + 1, loss, grad_norm)
+        return StepReport(loss, grad_norm, lr)
+
+    def _run_beside(self) -> None:
+        """On a stream of its own, as what is captured later will be."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._run()
+        torch.cuda.current_stream().wait_stream(stream)
+
+    def _run(self) -> None:
+        batches = [self._batch(part, count) for part, count in zip(self.config.task.parts, self.shares, strict=True)]
+        lr = self.schedule.gather(0, self.done)[0] * (self.failed_at[0] < 0)  # zero from a failure on
+        loss, grad_norm, finite = train_step(self.model, self.optimizers, batches, lr, self.config.optim.clip_norm)
+        figures = torch.stack((loss, grad_norm, lr))
+        self.figures.copy_(torch.where(self.failed_at < 0, figures, self.figures))  # of the failed step, not after it
+        self.failed_at.copy_(torch.where(finite | (self.failed_at >= 0), self.failed_at, self.done))
+        self.done += 1
+
+    def _batch(self, part: Task, count: int) -> Batch:
+        indices = self.done * count + torch.arange(count, device=self.device)  # [count]
+        if self.config.train_examples is not None:
+            indices = indices % max(1, self.config.train_examples // len(self.shares))
+        return self.draw(part, indices, Stream(part.name, self.config.seed, "train"))
+
+
+def _draw(part: Task, indices: Tensor, stream: Stream) -> Batch:
+    return part.draw(indices, stream)

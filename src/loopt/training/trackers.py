@@ -50,6 +50,9 @@ def open_trackers(names: Sequence[TrackerName], directory: Path, config: Mapping
         "tensorboard": TensorBoard,
         "wandb": WeightsAndBiases,
     }
+    for name in names:
+        if name not in kinds:
+            raise InputError(f"log={name}: allowed is {' | '.join(kinds)}")
     return [kinds[name](directory, config, step) for name in names]
 
 

@@ -7,6 +7,7 @@ step, and a checkpoint holds the rest. So a run that is killed and started again
 from __future__ import annotations
 
 import hashlib
+import math
 import platform
 import signal
 import threading
@@ -21,13 +22,15 @@ import torch
 from torch.optim import Optimizer
 
 import loopt
-from loopt.evaluation import exact_match
+from loopt.devices import DeviceName, pick_device
+from loopt.evaluation import mean_score, score_tests
+from loopt.kernels import speed_up
 from loopt.model import LoopedTransformer
 from loopt.plan import InputError
 from loopt.runs import Best, Run, RunError, TrainConfig, TrainState, checkpoint, codec
-from loopt.training.optim import build_optimizers, learning_rate, load_optimizer_tensors, optimizer_tensors
+from loopt.training.optim import build_optimizers, load_optimizer_tensors, optimizer_tensors
 from loopt.training.progress import ProgressLine
-from loopt.training.step import NonFiniteError, StepReport, train_step
+from loopt.training.step import NonFiniteError, StepReport, TrainStep
 from loopt.training.trackers import TrackerName, open_trackers
 
 TIMING_FIELDS = ("seconds", "examples_per_second")
@@ -36,18 +39,22 @@ TIMING_FIELDS = ("seconds", "examples_per_second")
 
 @dataclass(frozen=True)
 class Session:
-    """How this process works on a run. Nothing here changes what is computed."""
+    """How this process works on a run. Nothing here changes what is computed, but for rounding."""
 
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    device: DeviceName = "auto"
     """Where to train; auto takes the first of cuda, mps, cpu that is there."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the layers; auto does so on cuda, where it pays."""
+    """Compile the layers and the sampler; auto does so on cuda, where it pays."""
     time_limit: float | None = None
     """Seconds after which to save and stop; the same command goes on from there."""
     log: tuple[TrackerName, ...] = ()
     """Besides metrics.jsonl, log to tensorboard or wandb."""
     progress: bool = True
     """Show a progress bar on a terminal."""
+
+    def __post_init__(self) -> None:
+        if self.time_limit is not None and not self.time_limit >= 0:
+            raise InputError(f"time_limit={self.time_limit}: allowed is 0 seconds or more")
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,7 @@ class Outcome:
     reason: str
     result: dict[str, Any] = field(default_factory=dict)
     signal: int | None = None
+    """What asked the process to stop, be the run finished or not."""
 
 
 class DivergedError(RunError):
@@ -66,38 +74,42 @@ class DivergedError(RunError):
 def train(config: TrainConfig, directory: Path | str, session: Session | None = None, label: str = "") -> Outcome:
     """Train ``config`` in ``directory``, going on with what is there; a finished run returns its result at once.
     The progress bar calls it ``label``, or by its directory's name."""
+    session = session or Session()
+    device = pick_device(session.device)
     run = Run.start(Path(directory), config.resolved())
     try:
         result = run.read_result()
         if result is not None:
             return Outcome(True, result["step"], "already finished", result)
         with _signals() as caught:
-            return _Trainer(run, session or Session(), caught).train(label or run.directory.name)
+            return _Trainer(run, session, device, caught).train(label or run.directory.name)
     finally:
         run.close()
 
 
 class _Trainer:
-    def __init__(self, run: Run, session: Session, caught: list[int]) -> None:
-        self.run, self.config, self.session, self.caught = run, run.config, session, caught
+    def __init__(self, run: Run, session: Session, device: torch.device, caught: list[int]) -> None:
+        self.run, self.config, self.session, self.device, self.caught = run, run.config, session, device, caught
         self.began = time.monotonic()
-        self.device = pick_device(session.device)
-        self.model = build_model(self.config, self.device)
-        if session.compile == "on" or (session.compile == "auto" and self.device.type == "cuda"):
-            for layer in self.model.loop.layers:  # one compilation serves all layers and all loops
-                layer.compile()
+        self.model = build_model(self.config, device)
+        compiled = session.compile == "on" or (session.compile == "auto" and device.type == "cuda")
+        if compiled:
+            speed_up(self.model)
         self.optimizers: list[Optimizer] = build_optimizers(self.model, self.config.optim)
         self.best: Best | None = None
         self.step = 0
         self.earlier_seconds = 0.0
         self._resume()
+        captured = device.type == "cuda" and self.config.optim.name != "muon"  # torch's Muon wants its rate on the host
+        self.update = TrainStep(self.config, self.model, self.optimizers, self.step, compiled, captured)
 
     def _resume(self) -> None:
         state = self.run.resume_point()
         if state:
-            checkpoint.load_weights(self.run.checkpoints, state.step, self.model)
-            tensors = checkpoint.load_optimizer(self.run.checkpoints, state.step)
-            load_optimizer_tensors(self.model, self.optimizers, tensors)
+            with self.run.advising(state.step):
+                checkpoint.load_weights(self.run.checkpoints, state.step, self.model)
+                tensors = checkpoint.load_optimizer(self.run.checkpoints, state.step)
+                load_optimizer_tensors(self.model, self.optimizers, tensors)
             self.step, self.best, self.earlier_seconds = state.step, state.best, state.seconds
         self.run.open_metrics(keep_bytes=state.metrics_bytes if state else 0)
         self.trackers = open_trackers(self.session.log, self.run.directory, codec.to_json(self.config), self.step)
@@ -108,43 +120,40 @@ class _Trainer:
         try:
             with ProgressLine(label, config.steps, self.step, accuracy, self.session.progress) as self.line:
                 while self.step < config.steps and not self._solved():
-                    report = self._update()
+                    self.update()
+                    self.step += 1
                     if self._due(config.log_every):
-                        self._log(report)
+                        self._log(self._report())
                     if self._due(config.eval_every):
+                        self._report()
                         self._evaluate()
                         self._save()
+                    elif self.device.type == "cpu":  # looking costs nothing here, and elsewhere the host would wait
+                        self._report()
                     reason = self._why_stop()
                     if reason:
+                        self._report()
                         self._save()
-                        return Outcome(False, self.step, reason, signal=self.caught[0] if self.caught else None)
+                        return Outcome(False, self.step, reason, signal=self._signal())
                     self.line.step(self.step)
                 self.line.finished(self.step)
-            return Outcome(True, self.step, "solved" if self._solved() else "all steps done", self._finish())
+            reason = "solved" if self._solved() else "all steps done"
+            return Outcome(True, self.step, reason, self._finish(), self._signal())
         finally:
             for tracker in self.trackers:
                 tracker.close()
 
-    def _update(self) -> StepReport:
-        config, step = self.config, self.step
-        first = step * config.batch_size
-        indices = torch.arange(first, first + config.batch_size)
-        if config.train_examples is not None:
-            indices %= config.train_examples
-        batch = config.task.sample(indices, config.seed, "train", self.device)
-        lr = learning_rate(step, config.steps, config.optim.lr, config.optim.warmup_steps)
+    def _report(self) -> StepReport:
         try:
-            report = train_step(self.model, self.optimizers, batch, lr, config.optim.clip_norm)
+            return self.update.report()
         except NonFiniteError as error:
-            raise DivergedError(self._divergence(step + 1, error)) from None
-        self.step += 1
-        return report
+            raise self._diverged(error.step, str(error)) from None
 
-    def _divergence(self, step: int, error: NonFiniteError) -> str:
+    def _diverged(self, step: int, what: str) -> DivergedError:
         saved = checkpoint.steps_in(self.run.checkpoints)
         last = f"the last checkpoint, of step {saved[-1]}, is finite" if saved else "no checkpoint was kept yet"
-        return (
-            f"run {self.run.directory} diverged at step {step} ({error}); the update was not applied and {last}. "
+        return DivergedError(
+            f"run {self.run.directory} diverged at step {step} ({what}); {last}. "
             f"Try a lower optim.lr (now {self.config.optim.lr}), more optim.warmup_steps "
             f"(now {self.config.optim.warmup_steps}) or a smaller optim.clip_norm (now {self.config.optim.clip_norm})"
         )
@@ -155,6 +164,9 @@ class _Trainer:
     def _solved(self) -> bool:
         target = self.config.target_accuracy
         return target is not None and self.best is not None and self.best.accuracy >= target
+
+    def _signal(self) -> int | None:
+        return self.caught[0] if self.caught else None
 
     def _why_stop(self) -> str:
         if self.caught:
@@ -168,8 +180,7 @@ class _Trainer:
 
     def _log(self, report: StepReport) -> None:
         config = self.config
-        lr = learning_rate(self.step - 1, config.steps, config.optim.lr, config.optim.warmup_steps)
-        values = {"loss": report.loss, "grad_norm": report.grad_norm, "lr": lr}
+        values = {"loss": report.loss, "grad_norm": report.grad_norm, "lr": report.lr}
         speed = self.step * config.batch_size / self.seconds
         self.run.log({"step": self.step, **values, "seconds": self.seconds, "examples_per_second": speed})
         self.line.speed(report.loss, speed)
@@ -178,28 +189,39 @@ class _Trainer:
 
     def _evaluate(self) -> None:
         config = self.config
-        score = exact_match(self.model, config.task, "validation", config.eval_examples, config.batch_size)
+        scores = score_tests(self.model, config.task, "validation", config.eval_examples, config.batch_size)
+        score = mean_score(scores)
+        if not math.isfinite(score.loss):
+            raise self._diverged(self.step, f"validation loss {score.loss}")
         if self.best is None or score.accuracy > self.best.accuracy:
             self.best = Best(self.step, score.accuracy)
         values = {"validation_accuracy": score.accuracy, "validation_loss": score.loss}
+        if len(scores) > 1:
+            values |= {f"validation_accuracy {name}": one.accuracy for name, one in scores.items()}
         self.run.log({"step": self.step, **values, "seconds": self.seconds})
         self.line.accuracy(score.accuracy)
         for tracker in self.trackers:
             tracker.log(self.step, values)
 
     def _save(self) -> None:
+        optimizer = optimizer_tensors(self.model, self.optimizers)
+        for name, tensor in (self.model.state_dict() | optimizer).items():
+            if not tensor.isfinite().all():
+                raise self._diverged(self.step, f"{name} is not finite")
         state = TrainState(self.step, self.run.fingerprint, self.run.sync_metrics(), self.best, self.seconds)
-        self.run.save(self.model, optimizer_tensors(self.model, self.optimizers), state)
+        self.run.save(self.model, optimizer, state)
 
     def _finish(self) -> dict[str, Any]:
         """Measure the best checkpoint on the test split, and write down the run's result."""
         config = self.config
         best = self.run.find("best")
         checkpoint.load_weights(self.run.checkpoints, best.step, self.model)
-        score = exact_match(self.model, config.task, "test", config.test_examples, config.batch_size)
+        scores = score_tests(self.model, config.task, "test", config.test_examples, config.batch_size)
+        score = mean_score(scores)
         result = {
             "step": self.step,
             "accuracy": score.accuracy,
+            "accuracies": {name: one.accuracy for name, one in scores.items()},
             "loss": score.loss,
             "test_examples": score.examples,
             "best_step": best.step,
@@ -213,16 +235,6 @@ class _Trainer:
         }
         self.run.write_result(result)
         return result
-
-
-def pick_device(name: str) -> torch.device:
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    if name == "auto":
-        return torch.device(next(kind for kind, there in available.items() if there))
-    if not available.get(name, False):
-        there = [kind for kind, is_there in available.items() if is_there]
-        raise InputError(f"device={name}: not available here; allowed is auto | {' | '.join(there)}")
-    return torch.device(name)
 
 
 def build_model(config: TrainConfig, device: torch.device) -> LoopedTransformer:
@@ -255,13 +267,19 @@ def _signals() -> Iterator[list[int]]:
         yield caught
         return
 
+    previous: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
     def note(number: int, frame: object) -> None:
         caught.append(number)
-        signal.signal(number, previous[number])
+        restore()
 
-    previous: dict[int, Any] = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+    for number in previous:
+        signal.signal(number, note)
     try:
         yield caught
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        restore()

@@ -1,0 +1,23 @@
+"""Making a model fast on the device it is on."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from loopt.model import Layer, LoopedTransformer
+
+
+def speed_up(model: LoopedTransformer) -> None:
+    """Compile the layers, one compilation serving all layers and loops, and on CUDA take our own attention kernel
+    where it fits. The model computes what it did, but for rounding."""
+    attend = None
+    if model.token_embedding.weight.is_cuda and importlib.util.find_spec("triton"):
+        from loopt.kernels import attention
+
+        if model.config.max_len <= attention.MAX_TOKENS and model.config.width_of_head in attention.HEAD_DIMS:
+            attend = attention.attend
+    for layer in model.loop.layers:
+        assert isinstance(layer, Layer)
+        if attend is not None:
+            layer.attention.attend = attend
+        layer.compile()

@@ -1,0 +1,197 @@
+"""n-ary addition: add up many numbers at once, and write down nothing but the sum.
+
+Operands have leading zeros up to a fixed number of digits; their sum is written without any, most significant digit
+first, and an end token closes it. Examples with one number of operands have one length: where a sum has fewer digits
+than it could have, padding follows its end.
+
+>>> print(Addition(operands=4).render([3, 1, 5, 10, 1, 2, 0, 10, 0, 4, 5, 10, 8, 2, 4, 11]))
+4 operands of 3 digits: answer 1304
+<BLANKLINE>
+carry  1  1  1
+          3  1  5
+       +  1  2  0
+       +  0  4  5
+       +  8  2  4
+     ────────────
+       1  3  0  4
+<BLANKLINE>
+315+120+045+824=1304
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from loopt.plan import InputError
+from loopt.tasks.base import IGNORE, Batch, Task, check_integer
+from loopt.tasks.random_bits import Stream
+
+VOCABULARY = (*"0123456789", "+", "=", "end", "pad")
+PLUS, EQUALS, END, PAD = range(10, 14)
+
+MAX_DIGITS = 1000
+
+
+@dataclass(frozen=True)
+class Addition(Task):
+    name: ClassVar[str] = "addition"
+
+    operands: tuple[int, ...] = (2, 4, 8, 16, 32)
+    """How many numbers are added. With several, every number of operands has the same share of the examples."""
+    digits: int = 3
+    """Digits of an operand, which is drawn uniformly from 0 to 99…9."""
+    test_operands: tuple[int, ...] = (8, 16, 24, 32)
+    """The numbers of operands that a trained model is measured on, each for itself."""
+
+    def __post_init__(self) -> None:
+        for field in ("operands", "test_operands"):
+            given = getattr(self, field)
+            counts = tuple(given) if isinstance(given, list | tuple) else (given,)
+            object.__setattr__(self, field, counts)
+            if not counts:
+                raise InputError(f"task addition: {field}=(); allowed are one or more integers, such as 2 or 2 4 8")
+            for count in counts:
+                check_integer(self.name, field, count, 1)
+            if len(set(counts)) < len(counts):
+                raise InputError(f"task addition: {field}={counts}; allowed are different integers, each once")
+        check_integer(self.name, "digits", self.digits, 1, MAX_DIGITS)
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        return VOCABULARY
+
+    @property
+    def length(self) -> int:
+        most = max(self.operands)
+        return most * (self.digits + 1) + self._most_digits_of_sum(most) + 1
+
+    def _most_digits_of_sum(self, operands: int) -> int:
+        return len(str(operands * (10**self.digits - 1)))
+
+    @property
+    def parts(self) -> tuple[Task, ...]:
+        return tuple(replace(self, operands=(count,)) for count in self.operands)
+
+    @property
+    def tests(self) -> dict[str, Task]:
+        return {f"n={count}": replace(self, operands=(count,)) for count in self.test_operands}
+
+    def draw(self, indices: Tensor, stream: Stream) -> Batch:
+        """Example i of a mixture of k numbers of operands is example i // k of its part number i % k."""
+        kinds = len(self.operands)
+        if kinds == 1:
+            tokens, labels = self._one_length(self.operands[0], indices, stream)
+            return Batch(tokens, labels, labels)
+        which, index = (indices % kinds)[:, None], indices // kinds  # [batch, 1], [batch]
+        tokens = indices.new_full((len(indices), self.length), PAD)
+        labels = torch.full_like(tokens, IGNORE)
+        for part, operands in enumerate(self.operands):
+            part_tokens, part_labels = self._one_length(operands, index, stream)
+            missing = (0, self.length - part_tokens.shape[1])
+            tokens = torch.where(which == part, F.pad(part_tokens, missing, value=PAD), tokens)
+            labels = torch.where(which == part, F.pad(part_labels, missing, value=IGNORE), labels)
+        return Batch(tokens, labels, labels)
+
+    def _one_length(self, operands: int, indices: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
+        """Tokens and labels, [batch, length] each, of examples with this many operands."""
+        batch, draws = len(indices), operands * self.digits
+        # Not one purpose for all: the first operands of longer examples would be those of the shorter ones.
+        drawn = stream.integers(indices, draws, 10, f"digits of {operands} operands")
+        digits = drawn.view(batch, operands, self.digits)  # [batch, operands, digits]
+        question = F.pad(digits, (0, 1), value=PLUS).flatten(1)  # [batch, operands * (digits + 1)]
+        question[:, -1] = EQUALS
+
+        written = self._written_sum(digits)  # [batch, answer + 1]
+        labels = torch.where(written == PAD, IGNORE, written)
+        # The label of a position is the token after it, from "=" on; the last token has none after it.
+        labels = F.pad(labels, (question.shape[1] - 1, 1), value=IGNORE)
+        return torch.cat([question, written], dim=1), labels
+
+    def _written_sum(self, digits: Tensor) -> Tensor:
+        """[batch, operands, digits] -> [batch, most digits of a sum + 1]: the sum, its end, and padding.
+
+        Column by column with carries, so that no number is too long for an int64.
+        """
+        operands = digits.shape[1]
+        width = self._most_digits_of_sum(operands)
+        columns = F.pad(digits.sum(1), (width - self.digits, 0))  # [batch, width]
+        carry = torch.zeros_like(columns[:, 0])  # [batch]
+        reversed_sum = []
+        for column in columns.flip(1).unbind(1):
+            carry = carry + column
+            reversed_sum.append(carry % 10)
+            carry = carry // 10
+        padded_sum = torch.stack(reversed_sum, dim=1).flip(1)  # [batch, width]
+
+        leading_zeros = (padded_sum[:, :-1].cumsum(1) == 0).sum(1, keepdim=True)  # [batch, 1]; a sum of 0 keeps one
+        ended = F.pad(F.pad(padded_sum, (0, 1), value=END), (0, width), value=PAD)  # [batch, 2 * width + 1]
+        place = torch.arange(width + 1, device=digits.device)
+        return ended.gather(1, place + leading_zeros)
+
+    def solve(self, tokens: Sequence[int]) -> list[int]:
+        operands = self._read(tokens)
+        answer = [int(digit) for digit in str(sum(int(operand) for operand in operands))]
+        before_equals = len("+".join(operands))
+        labels = [IGNORE] * before_equals + [*answer, END]
+        return (labels + [IGNORE] * len(tokens))[: len(tokens)]
+
+    def render(self, tokens: Sequence[int]) -> str:
+        """The sum as one does it on paper, with what is carried into each column on top, and as one line of text."""
+        operands = self._read(tokens)
+        answer = str(sum(int(operand) for operand in operands))
+        lines = [f"{_several(len(operands), 'operand')} of {_several(self.digits, 'digit')}: answer {answer}", ""]
+        lines += _on_paper(operands, answer)
+        lines += ["", *_wrapped([f"{operand}+" for operand in operands[:-1]] + [f"{operands[-1]}={answer}"])]
+        return "\n".join(lines)
+
+    def _read(self, tokens: Sequence[int]) -> list[str]:
+        """The operands, as they are written; whatever follows the first "=" is not looked at."""
+        ids = [int(token) for token in tokens]
+        for token in ids:
+            check_integer(self.name, "token", token, 0, len(VOCABULARY) - 1)
+        if EQUALS not in ids:
+            text = "".join(VOCABULARY[token] for token in ids)
+            raise InputError(f"task addition: tokens={text!r}; allowed are operands followed by '='")
+        operands = "".join(VOCABULARY[token] for token in ids[: ids.index(EQUALS)]).split("+")
+        for operand in operands:
+            if len(operand) != self.digits or not operand.isdecimal():
+                raise InputError(f"task addition: operand={operand!r}; allowed are numbers of {self.digits} digits")
+        return operands
+
+
+def _on_paper(operands: Sequence[str], answer: str) -> list[str]:
+    columns = max(len(answer), 1 + len(operands[0]))  # the + has one of its own
+    carries = [0]  # into the units, the tens, …
+    for place in range(1, columns):
+        column = (int(operand[-place]) for operand in operands if place <= len(operand))
+        carries.append((carries[-1] + sum(column)) // 10)
+    cell = 1 + max(2, len(str(max(carries))))
+
+    def row(before: str, cells: Sequence[object]) -> str:
+        content = "".join(str(one).rjust(cell) for one in cells)
+        return (before.ljust(5) + content.rjust(columns * cell)).rstrip()
+
+    lines = [row("carry", [carry or "" for carry in reversed(carries)])]
+    lines += [row("", ["+" if index else "", *operand]) for index, operand in enumerate(operands)]
+    lines += [" " * 5 + "─" * (columns * cell), row("", list(answer))]
+    return lines
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _wrapped(pieces: Sequence[str]) -> list[str]:
+    """The pieces joined to lines of at most 100 columns, or one piece where that is longer."""
+    lines = [""]
+    for piece in pieces:
+        if lines[-1] and len(lines[-1]) + len(piece) > 100:
+            lines.append("")
+        lines[-1] += piece
+    return lines

@@ -1,0 +1,234 @@
+"""What can be had without solving a task: how balanced its answers are, which examples come twice, and how often
+cheap shortcuts are right.
+
+Every shortcut is fitted on train examples and measured on test examples by exact match, as a model is. It sees the
+question: the tokens up to the first position with an answer. Later tokens may be the answer written out, so a task
+that asks at many positions is judged by less than a model may read there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from loopt.tasks.base import IGNORE, Split, Task, check_integer
+from loopt.tasks.random_bits import Stream
+
+CHUNK = 4096
+MAX_FEATURES = 1024
+"""A logistic regression counts the commonest things only, which bounds its memory."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found for one of a task's tests."""
+
+    test: str
+    train_examples: int
+    test_examples: int
+    answer_tokens: int
+    """How many tokens the longest answer has."""
+    first_labels: tuple[tuple[str, float], ...]
+    """The first, often only, tokens of the test examples' answers with their shares, commonest first."""
+    distinct_answers: int
+    """Different whole answers among the test examples."""
+    repeated: int
+    """Train examples that are the same, token by token, as an earlier one."""
+    leaked: int
+    """Test examples that are also train examples."""
+    shortcuts: dict[str, float]
+    """Exact match of each shortcut."""
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.distinct_answers
+
+
+def audit(task: Task, examples: int = 100_000, seed: int = 0) -> list[Audit]:
+    """Look at the first ``examples`` of the train split, in equal shares of the task's parts, and at as many of each of
+    its tests."""
+    check_integer(task.name, "examples", examples, len(task.parts))
+    tests = task.tests
+    kinds = len(task.vocabulary)
+    width = max(one.length for one in (task, *tests.values()))
+    train = _collect(task, examples, seed, "train", width)
+    shortcuts = _fit(train, kinds)
+    repeated = examples - len(train.rows.unique())
+    return [
+        _measure(name, _collect(test, examples, seed, "test", width), train, repeated, shortcuts, task.vocabulary)
+        for name, test in tests.items()
+    ]
+
+
+@dataclass(frozen=True)
+class _Examples:
+    question: Tensor
+    """[examples, width] int32: 1 + token, each question at the right end of its row, with 0 before it."""
+    answer: Tensor
+    """[examples, width] int32: the labels in order, at the left end of their row, with IGNORE after them."""
+    rows: Tensor
+    """[examples] int64: a hash of all tokens."""
+
+    @cached_property
+    def whole_answers(self) -> list[int]:
+        """A hash of each answer."""
+        return _hash(self.answer.long().clamp(min=-1) + 1).tolist()
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def _collect(task: Task, examples: int, seed: int, split: Split, width: int) -> _Examples:
+    chunks: list[tuple[Tensor, Tensor, Tensor]] = []
+    parts = task.parts
+    for number, part in enumerate(parts):
+        share = (examples + number) // len(parts)
+        for first in range(0, share, CHUNK):
+            batch = part.sample(range(first, min(first + CHUNK, share)), seed, split)
+            tokens = F.pad(batch.tokens + 1, (0, width - batch.tokens.shape[1]))  # [chunk, width]
+            asked = batch.answers != IGNORE  # [chunk, length]
+            ends = asked.long().argmax(1, keepdim=True)  # [chunk, 1]: the first position with an answer
+            source = torch.arange(1 - width, 1) + ends  # [chunk, width]
+            question = torch.where(source >= 0, tokens.gather(1, source.clamp(min=0)), 0)
+            answer = torch.full_like(tokens, IGNORE)
+            row, position = asked.nonzero(as_tuple=True)
+            answer[row, (asked.cumsum(1) - 1)[row, position]] = batch.answers[row, position]
+            chunks.append((question.int(), answer.int(), _hash(tokens)))
+    return _Examples(*(torch.cat(column) for column in zip(*chunks, strict=True)))
+
+
+def _hash(rows: Tensor) -> Tensor:
+    """[examples, width] integers, none negative -> [examples]: a sum of one random number for each value at each place,
+    none for 0."""
+    numbers = Stream("audit", 0, "").bits(torch.arange(rows.shape[1]), int(rows.max()) + 1, "hash")
+    numbers[:, 0] = 0
+    return torch.cat([numbers.T.gather(0, chunk).sum(1) for chunk in rows.split(CHUNK)])
+
+
+Shortcut = Callable[[_Examples], float]
+"""Fitted, it tells the share of other examples that it gets right."""
+
+
+def _fit(train: _Examples, kinds: int) -> dict[str, Shortcut]:
+    informative = (train.question != train.question[0]).any(0)  # [width]
+    last = int(informative.nonzero()[-1]) if informative.any() else -1
+    base = kinds + 1
+    features: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
+        "bag of tokens": (_tokens, base),
+        "bag of bigrams": (partial(_bigrams, base=base), base**2),
+        "tokens by place": (partial(_tokens_by_place, base=base), base * train.question.shape[1]),
+    }
+    return {
+        "constant": _lookup(train, lambda examples: [0] * len(examples)),
+        "last token": _lookup(train, lambda examples: examples.question[:, last].tolist()),
+        **{name: _logistic_regression(train, *found) for name, found in features.items()},
+    }
+
+
+def _lookup(train: _Examples, key_of: Callable[[_Examples], Sequence[int]]) -> Shortcut:
+    """For every key, the whole answer that most often goes with it."""
+    answers = train.whole_answers
+    (always, _), *_ = Counter(answers).most_common(1)
+    best: dict[int, int] = {}
+    for (key, answer), _ in Counter(zip(key_of(train), answers, strict=True)).most_common():
+        best.setdefault(key, answer)
+
+    def measure(test: _Examples) -> float:
+        pairs = zip(key_of(test), test.whole_answers, strict=True)
+        return sum(best.get(key, always) == answer for key, answer in pairs) / len(test)
+
+    return measure
+
+
+def _tokens(question: Tensor) -> Tensor:
+    return question
+
+
+def _bigrams(question: Tensor, base: int) -> Tensor:
+    left, right = question[:, :-1], question[:, 1:]
+    return torch.where(left > 0, left * base + right, 0)
+
+
+def _tokens_by_place(question: Tensor, base: int) -> Tensor:
+    """Places are counted from the end of the question."""
+    return torch.where(question > 0, torch.arange(question.shape[1]) * base + question, 0)
+
+
+def _logistic_regression(train: _Examples, things_in: Callable[[Tensor], Tensor], kinds_of_things: int) -> Shortcut:
+    """From how often each thing is in the question, each of the answer's tokens by a classifier of its own."""
+    seen = torch.zeros(kinds_of_things, dtype=torch.int64)
+    for question in train.question.split(CHUNK):
+        seen += torch.bincount(things_in(question.long()).flatten(), minlength=kinds_of_things)
+    seen[0] = 0  # what stands for nothing
+    kept = seen.argsort(descending=True, stable=True)[: min(MAX_FEATURES, int((seen > 0).sum()))]
+    column = torch.full((kinds_of_things,), len(kept))  # the last column is dropped
+    column[kept] = torch.arange(len(kept))
+
+    def count(question: Tensor) -> Tensor:
+        things = column[things_in(question.long())]  # [chunk, things]
+        counts = torch.zeros(len(question), len(kept) + 1)
+        return counts.scatter_add_(1, things, torch.ones(things.shape))[:, :-1]
+
+    counts = torch.cat([count(question) for question in train.question.split(CHUNK)])  # [examples, kept]
+    mean = counts.mean(0)
+    scale = counts.std(0, correction=0).clamp(min=1e-6)
+    counts.sub_(mean).div_(scale)
+
+    longest = int((train.answer != IGNORE).sum(1).max())
+    labels, classes = train.answer[:, :longest].unique(return_inverse=True)  # IGNORE, after an answer, is one of them
+    weight = torch.zeros(len(kept), longest * len(labels), requires_grad=True)
+    bias = torch.zeros(longest * len(labels), requires_grad=True)
+
+    def logits(inputs: Tensor) -> Tensor:
+        return (inputs @ weight + bias).unflatten(1, (longest, len(labels)))  # [examples, longest, labels]
+
+    # Twice the steps, or a change as small as 1e-9, moved p-hop and addition by less than a tenth of a percent.
+    optimizer = torch.optim.LBFGS([weight, bias], max_iter=20, tolerance_change=1e-4, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        errors = F.cross_entropy(logits(counts).flatten(0, 1), classes.flatten())
+        penalized = errors + 1e-4 * weight.square().sum() / longest
+        penalized.backward()
+        return penalized
+
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
+
+    @torch.no_grad()
+    def measure(test: _Examples) -> float:
+        right = 0
+        for question, answer in zip(test.question.split(CHUNK), test.answer.split(CHUNK), strict=True):
+            guess = labels[logits((count(question) - mean) / scale).argmax(-1)]  # [chunk, longest]
+            guess = F.pad(guess, (0, answer.shape[1] - longest), value=IGNORE)
+            right += int((guess == answer).all(1).sum())
+        return right / len(test)
+
+    return measure
+
+
+def _measure(
+    name: str,
+    test: _Examples,
+    train: _Examples,
+    repeated: int,
+    shortcuts: dict[str, Shortcut],
+    vocabulary: Sequence[str],
+) -> Audit:
+    first_labels = Counter(test.answer[:, 0].tolist()).most_common()
+    return Audit(
+        test=name,
+        train_examples=len(train),
+        test_examples=len(test),
+        answer_tokens=int((test.answer != IGNORE).sum(1).max()),
+        first_labels=tuple((vocabulary[label], times / len(test)) for label, times in first_labels),
+        distinct_answers=len(set(test.whole_answers)),
+        repeated=repeated,
+        leaked=int(torch.isin(test.rows, train.rows).sum()),
+        shortcuts={shortcut: measure(test) for shortcut, measure in shortcuts.items()},
+    )

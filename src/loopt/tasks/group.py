@@ -1,0 +1,155 @@
+"""Group composition: multiply n elements of a finite group, from left to right.
+
+The answer at position i is g_1 ∘ g_2 ∘ … ∘ g_i, and what counts is the answer at the last, the problem of Theorem 5.1.
+For a group that is not solvable, S5 and A5 among them, no transformer of constant depth is believed to solve it for
+every n; a depth of log2 n is enough. The tables are those of `groups.py`: of two permutations the right one acts first.
+
+>>> task = GroupComposition(group="S3", n=4)
+>>> print(task.render([task.vocabulary.index(name) for name in ("(1 2)", "(2 3)", "(1 2 3)", "(1 3)")]))
+4 elements of S3, composed from left to right: answer (1 2)
+<BLANKLINE>
+position  element  product so far
+       1  (1 2)    (1 2)
+       2  (2 3)    (1 2 3)
+       3  (1 2 3)  (1 3 2)
+       4  (1 3)    (1 2)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import accumulate
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from loopt.tasks import groups
+from loopt.tasks.base import IGNORE, Batch, Task, check_choice, check_integer
+from loopt.tasks.random_bits import Stream
+
+Supervision = Literal["last", "every"]
+
+Act = tuple[tuple[int, ...], ...]
+"""What an element does: for each factor of its group, where each point goes."""
+
+
+@dataclass(frozen=True)
+class GroupComposition(Task):
+    name: ClassVar[str] = "group"
+
+    group: str = "S5"
+    """Which group: Z7 (or C7), S5, A5, D4 (8 elements), a product such as S3xZ2, or a JSON file with a table."""
+    n: int = 32
+    """How many elements are composed."""
+    supervision: Supervision = "last"
+    """Where the loss looks: at the last product, or at every position, each of which has a product of its own."""
+
+    def __post_init__(self) -> None:
+        check_integer(self.name, "n", self.n, 1)
+        check_choice(self.name, "supervision", self.supervision, get_args(Supervision))
+        _ = self._group
+
+    @cached_property
+    def _group(self) -> groups.Group:
+        return groups.group(self.group)
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        return self._group.elements
+
+    @property
+    def length(self) -> int:
+        return self.n
+
+    def draw(self, indices: Tensor, stream: Stream) -> Batch:
+        word = stream.integers(indices, self.n, self._group.order, "elements")  # [batch, n]
+        products = _prefix_products(word, _table_on(self._group, indices.device))  # [batch, n]
+        answers = torch.full_like(products, IGNORE)
+        answers[:, -1] = products[:, -1]
+        return Batch(word, products if self.supervision == "every" else answers, answers)
+
+    def solve(self, tokens: Sequence[int]) -> list[int]:
+        """From what the elements are called: each name is read as the permutations it stands for."""
+        word = self._read(tokens)
+        if self.group.endswith(".json"):  # nothing but its table says what such a group is
+            return list(accumulate(word, lambda g, h: self._group.table[g][h]))
+        acts = _as_permutations(self.group, self.vocabulary)
+        number = {act: i for i, act in enumerate(acts)}
+        return [number[product] for product in accumulate((acts[element] for element in word), _compose)]
+
+    def render(self, tokens: Sequence[int]) -> str:
+        """The elements, one to a line, with the product up to each."""
+        word = [self.vocabulary[element] for element in self._read(tokens)]
+        products = [self.vocabulary[product] for product in self.solve(tokens)]
+        wide = max(len("element"), *map(len, word))
+        lines = [f"{len(word)} elements of {self.group}, composed from left to right: answer {products[-1]}", ""]
+        lines.append(f"position  {'element':{wide}}  product so far")
+        for position, (element, product) in enumerate(zip(word, products, strict=True), start=1):
+            lines.append(f"{position:8}  {element:{wide}}  {product}")
+        return "\n".join(lines)
+
+    def _read(self, tokens: Sequence[int]) -> list[int]:
+        word = [int(token) for token in tokens]
+        check_integer(self.name, "length", len(word), 1)
+        for element in word:
+            check_integer(self.name, "element", element, 0, self._group.order - 1)
+        return word
+
+
+_tables: dict[tuple[groups.Group, torch.device], Tensor] = {}
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _table_on(group: groups.Group, device: torch.device) -> Tensor:
+    """Copied to a device once: a copy makes the host wait, and can be part of no CUDA graph."""
+    if (group, device) not in _tables:
+        _tables[group, device] = group.tensor(device)
+    return _tables[group, device]
+
+
+def _prefix_products(word: Tensor, table: Tensor) -> Tensor:
+    """[batch, n] elements -> [batch, n], the product of each with all before it, in ⌈log2 n⌉ rounds.
+
+    After a round a product reaches twice as far back: what it covers is joined, on the left, with what the last
+    position that it does not cover covers itself.
+    """
+    products, reach = word, 1
+    while reach < word.shape[1]:
+        longer = table[products[:, :-reach], products[:, reach:]]  # [batch, n - reach]
+        products = torch.cat([products[:, :reach], longer], dim=1)
+        reach *= 2
+    return products
+
+
+@cache
+def _as_permutations(group: str, names: tuple[str, ...]) -> list[Act]:
+    """What every element does, as its name says."""
+    made_of = groups.factors(group)
+    parts = [name.strip("[]").split(", ") if len(made_of) > 1 else [name] for name in names]
+    return [tuple(_act(*factor, name) for factor, name in zip(made_of, part, strict=True)) for part in parts]
+
+
+def _act(family: str, size: int, name: str) -> tuple[int, ...]:
+    """Where each of the points 0, …, size - 1 goes."""
+    points = range(size)
+    if family == "Z":
+        return tuple((x + int(name)) % size for x in points)
+    if family == "D":
+        turns = int(name.split("r")[1] or 1) if "r" in name else 0
+        sign = -1 if name.startswith("s") else 1
+        return tuple(sign * (x + turns) % size for x in points)
+    goes_to = list(points)
+    for cycle in re.findall(r"\((.*?)\)", name):
+        members = [int(point) - 1 for point in cycle.split()]
+        for x, y in zip(members, members[1:] + members[:1], strict=True):
+            goes_to[x] = y
+    return tuple(goes_to)
+
+
+def _compose(g: Act, h: Act) -> Act:
+    """First h, then g."""
+    return tuple(tuple(by_g[x] for x in by_h) for by_g, by_h in zip(g, h, strict=True))

@@ -1,0 +1,419 @@
+"""Symbolic i-GSM: a page of definitions in no order, and the value of one of them is asked for, modulo 7.
+
+Entities A to P stand on four levels, four to a level. An edge between neighbouring levels, such as E#I, is a
+parameter; each parameter of a problem is defined once, from a constant or from other parameters, and some are of no
+use to the query. The answer is one number, with no steps written down before it. docs/igsm.md tells how problems
+are drawn, and what comes out.
+
+>>> task = IGSM(statements=4, needed=(1, 3))
+>>> print(task.render(task.encode("F#K := 3 + E#I. E#J := 2 * (E#I - F#K). A#E := F#K. E#I := 5. E#J?")))
+F#K := 3 + E#I. E#J := 2 * (E#I - F#K). A#E := F#K. E#I := 5. E#J?
+<BLANKLINE>
+E#I = 5. ⟹ E#I = 5.
+F#K = 3 + E#I. ⟹ F#K = 1.
+E#J = 2 * (E#I - F#K). ⟹ E#J = 1.
+<BLANKLINE>
+answer 1; 3 of 4 statements are needed, 3 of them one after the other
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NoReturn
+
+import torch
+from torch import Tensor
+
+from loopt.plan import InputError
+from loopt.tasks.base import IGNORE, Batch, Task, check_integer
+from loopt.tasks.random_bits import Stream
+
+ENTITIES = "ABCDEFGHIJKLMNOP"
+PER_LEVEL = 4
+EDGES = 48
+"""How many parameters there could be: 12 entities have a level below them, with four entities each."""
+
+MODULI = (3, 5, 7, 11, 13, 17, 19, 23)
+MARKS = ("#", ":=", "+", "-", "*", "(", ")", ".", "?")
+PAD = "<pad>"
+
+MOST_OPERANDS = 3
+LONGEST_RIGHT_SIDE = (1, 5, 11, 15)
+"""Tokens of a constant, and of 2 * X#Y, 2 * (X#Y + X#Y) and 2 * (X#Y + X#Y + X#Y)."""
+TOKENS_AROUND = 5
+"""Of a statement's tokens, those that are not on its right side: X#Y := and the full stop."""
+QUERY_TOKENS = 4
+ROOM = 14
+"""Tokens set aside for a statement. Few problems use more on average, and those that do lose their last distractors."""
+
+
+@dataclass(frozen=True)
+class IGSM(Task):
+    name: ClassVar[str] = "igsm"
+
+    modulus: int = 7
+    """What the arithmetic is modulo: an odd prime, at most 23."""
+    statements: int = 12
+    """How many parameters are defined."""
+    needed: tuple[int, int] = (1, 10)
+    """The fewest and the most statements the query depends on, its own included; all numbers are equally likely."""
+
+    def __post_init__(self) -> None:
+        if self.modulus not in MODULI or isinstance(self.modulus, bool | float):
+            raise InputError(f"task igsm: modulus={self.modulus!r}; allowed are {', '.join(map(str, MODULI))}")
+        check_integer(self.name, "statements", self.statements, MOST_OPERANDS, EDGES)
+        # JSON gives a list.
+        needed = tuple(self.needed) if isinstance(self.needed, list | tuple) else (self.needed,)
+        object.__setattr__(self, "needed", needed)
+        if len(needed) != 2:
+            raise InputError(f"task igsm: needed={self.needed!r}; allowed are two integers, the fewest and the most")
+        check_integer(self.name, "needed", needed[0], 1, self.statements)
+        check_integer(self.name, "needed", needed[1], needed[0], self.statements)
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """Numbers come first, so that a number is its own token and an answer its own label."""
+        return (*map(str, range(self.modulus)), *ENTITIES, *MARKS, PAD)
+
+    @property
+    def length(self) -> int:
+        """Enough for all that a query can need, and for everything else in all but a few problems in a thousand."""
+        most_room = max(ROOM * self.statements, _longest_text(self.needed[1]))
+        return min(most_room, _longest_text(self.statements)) + QUERY_TOKENS
+
+    def draw(self, indices: Tensor, stream: Stream) -> Batch:
+        problem = self._problem(indices, stream)
+        tokens = self._written(problem, indices, stream)  # [batch, length]
+        answers = torch.full_like(tokens, IGNORE)
+        answers[:, -1] = self._value_of_query(problem)
+        return Batch(tokens, answers, answers)
+
+    def _problem(self, indices: Tensor, stream: Stream) -> _Problem:
+        n = self.statements
+        fewest, most = self.needed
+        needed = fewest + stream.integers(indices, 1, most - fewest + 1, "needed")  # [batch, 1]
+        edges = stream.sort_keys(indices, EDGES, "edges").topk(n, dim=1, largest=False).indices  # [batch, n]
+        count, operands = self._dependencies(indices, needed, stream)  # [batch, n] and [batch, n, 3]
+
+        second_sign = 1 - 2 * ((count == 2) & (stream.integers(indices, n, 2, "minus") == 1)).long()  # [batch, n]
+        sign = torch.stack([count > 0, (count > 1) * second_sign, count > 2], dim=2).long()  # [batch, n, 3]
+
+        role = stream.integers(indices, n, 6, "constant role")  # [batch, n]
+        added, factor = (count > 0) & (role == 0), (count > 0) & (role == 1)  # [batch, n]
+        factors = 2 + stream.integers(indices, n, self.modulus - 2, "factors")  # [batch, n]; 1 * x would be x
+        query = torch.arange(n, device=indices.device) == needed - 1  # [batch, n]
+        free = self._is_free(query, operands, sign, (count == 0) | added, torch.where(factor, factors, 1))  # [batch, 1]
+        added, factor = added | (query & ~free), factor & ~(query & ~free)
+
+        constant = stream.integers(indices, n, self.modulus, "constants")  # [batch, n]
+        constant = torch.where(factor, factors, torch.where((count == 0) | added, constant, 0))
+        return _Problem(edges, needed, count, operands, sign, added, factor, constant)
+
+    def _dependencies(self, indices: Tensor, needed: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
+        """How many parameters each one uses, [batch, n], and which, [batch, n, 3]."""
+        n = self.statements
+        i = torch.arange(n, device=indices.device)  # [n]
+
+        # A needed parameter may use all that come before it; so may half of the others, and the rest of them use
+        # nothing but one another.
+        apart = (i >= needed) & (stream.integers(indices, n, 2, "apart") == 1)  # [batch, n]
+        may_use = (i[:, None] > i) & (~apart[:, :, None] | apart[:, None, :])  # [batch, n, n]
+
+        # Whatever is needed is used by the next needed one, or one time in four by the one after that.
+        skips = (i + 2 < needed) & (stream.integers(indices, n, 4, "skips") == 0)  # [batch, n]
+        further_on = i[:, None] - i  # [n, n]
+        must_use = (i[:, None] < needed[:, :, None]) & (further_on == 1 + skips[:, None, :].long())  # [batch, n, n]
+
+        wanted = stream.integers(indices, n, 5, "operands wanted").clamp(max=MOST_OPERANDS)  # [batch, n]
+        count = wanted.maximum(must_use.sum(2)).minimum(may_use.sum(2))  # [batch, n]
+        keys = stream.sort_keys(indices, n * n, "operands").view(len(indices), n, n)
+        keys = torch.where(may_use, keys, torch.iinfo(torch.int64).max)
+        keys = torch.where(must_use, -1 - i, keys)
+        operands = keys.topk(MOST_OPERANDS, dim=2, largest=False).indices  # [batch, n, 3]
+        return count, _shuffled(operands, count, stream.integers(indices, n, 6, "operand order"))
+
+    def _is_free(self, query: Tensor, operands: Tensor, sign: Tensor, constants: Tensor, factor: Tensor) -> Tensor:
+        """[batch, 1]: whether the answer depends on any constant that is not a factor. It does not in x - x, in 7 * x
+        and in what amounts to them; the answer is 0 then. Otherwise every answer is equally likely.
+
+        The answer is a sum of these constants, each so many times: as often as the query uses the parameter that it
+        is in, directly or through others. That number is passed on from the query to those it uses, and so on.
+        """
+        times = query.long()  # [batch, n]
+        for i in reversed(range(self.needed[1])):
+            passed_on = times[:, i, None] * factor[:, i, None] * sign[:, i]  # [batch, 3]
+            times = times.scatter_add(1, operands[:, i], passed_on) % self.modulus
+        return (constants & (times != 0)).any(1, keepdim=True)
+
+    def _value_of_query(self, problem: _Problem) -> Tensor:
+        """[batch] values, worked out from the first parameter on."""
+        values = torch.zeros_like(problem.count)  # [batch, n]
+        for i in range(self.needed[1]):
+            total = (values.gather(1, problem.operands[:, i]) * problem.sign[:, i]).sum(1)  # [batch]
+            constant = problem.constant[:, i]
+            values[:, i] = torch.where(problem.factor[:, i], constant * total, constant + total) % self.modulus
+        return values.gather(1, problem.needed - 1)[:, 0]
+
+    def _written(self, problem: _Problem, indices: Tensor, stream: Stream) -> Tensor:
+        """[batch, length] tokens, with the padding in front.
+
+        Every statement is laid out in the same 20 columns, those of X#Y := c * (X#Y + X#Y + X#Y). and uses some of
+        them; then the columns in use are moved together.
+        """
+        batch, n = problem.count.shape
+        mark = {symbol: self.modulus + len(ENTITIES) + k for k, symbol in enumerate((*MARKS, PAD))}
+        count, factor = problem.count, problem.factor
+        upper, lower = self._entities(problem.edges)  # [batch, n]
+        used = problem.operands.view(batch, n * MOST_OPERANDS)  # [batch, n * 3]
+        used_upper = upper.gather(1, used).view(batch, n, MOST_OPERANDS)
+        used_lower = lower.gather(1, used).view(batch, n, MOST_OPERANDS)
+
+        always = torch.ones_like(factor)
+        constant_first = problem.added | factor
+        brackets = factor & (count > 1)
+        columns: list[tuple[Tensor | int, Tensor]] = [(upper, always), (mark["#"], always), (lower, always)]
+        columns += [(mark[":="], always), (problem.constant, constant_first | (count == 0))]
+        columns += [(torch.where(factor, mark["*"], mark["+"]), constant_first), (mark["("], brackets)]
+        for k in range(MOST_OPERANDS):
+            there = count > k
+            if k:
+                columns.append((torch.where(problem.sign[:, :, k] < 0, mark["-"], mark["+"]), there))
+            columns += [(used_upper[:, :, k], there), (mark["#"], there), (used_lower[:, :, k], there)]
+        columns += [(mark[")"], brackets), (mark["."], always)]
+
+        layout = torch.stack([_filled(token, count) for token, _ in columns], dim=2)  # [batch, n, 20]
+        in_use = torch.stack([there for _, there in columns], dim=2)  # [batch, n, 20]
+
+        # Where a column goes: after those of its own statement and after the statements that are written earlier.
+        width = self.length - QUERY_TOKENS
+        column = in_use.cumsum(2)  # [batch, n, 20], from 1
+        tokens_of = column[:, :, -1]  # [batch, n]
+        fits = tokens_of.cumsum(1) <= width  # [batch, n]; no statement that fits uses one that does not
+        order = stream.sort_keys(indices, n, "order").argsort(dim=1)  # [batch, n]
+        ends = (tokens_of * fits).gather(1, order).cumsum(1)  # [batch, n]
+        end = torch.zeros_like(ends).scatter(1, order, ends)  # [batch, n]
+        start = width - ends[:, -1:] + end - tokens_of  # [batch, n]
+        place = torch.where(in_use & fits[:, :, None], start[:, :, None] + column - 1, width)  # [batch, n, 20]
+        tokens = torch.full((batch, width + 1), mark[PAD], dtype=torch.int64, device=indices.device)
+        tokens = tokens.scatter(1, place.flatten(1), layout.flatten(1))[:, :-1]  # [batch, width]
+        asked = [entity.gather(1, problem.needed - 1) for entity in (upper, lower)]  # [batch, 1] each
+        sharp, question = _filled(mark["#"], asked[0]), _filled(mark["?"], asked[0])
+        return torch.cat([tokens, asked[0], sharp, asked[1], question], dim=1)
+
+    def _entities(self, edges: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens of both ends of an edge."""
+        upper = edges // PER_LEVEL
+        lower = (upper // PER_LEVEL + 1) * PER_LEVEL + edges % PER_LEVEL
+        return self.modulus + upper, self.modulus + lower
+
+    def encode(self, text: str) -> list[int]:
+        """A problem as tokens, padded to ``length`` if it is shorter."""
+        ids = {symbol: i for i, symbol in enumerate(self.vocabulary)}
+        found = re.findall(r":=|[0-9]+|\S", text)
+        for symbol in found:
+            if symbol not in ids:
+                raise InputError(f"task igsm: {symbol!r} in a problem; allowed are {' '.join(self.vocabulary[:-1])}")
+        tokens = [ids[symbol] for symbol in found]
+        if len(tokens) > self.length:
+            raise InputError(f"task igsm: a problem of {len(tokens)} tokens; at most {self.length} fit")
+        return [ids[PAD]] * (self.length - len(tokens)) + tokens
+
+    def solve(self, tokens: Sequence[int]) -> list[int]:
+        definitions, query = self._read(tokens)
+        values = _worked_out(definitions, query, self.modulus)
+        return [IGNORE] * (len(tokens) - 1) + [values[query]]
+
+    def render(self, tokens: Sequence[int]) -> str:
+        """The problem, what is needed of it in an order that can be followed, and the answer."""
+        definitions, query = self._read(tokens)
+        values = _worked_out(definitions, query, self.modulus)
+        statements = [f"{name} := {_text(definition)}." for name, definition in definitions.items()]
+        lines = textwrap.wrap(" ".join([*statements, f"{query}?"]), 100, break_long_words=False)
+        lines.append("")
+        depth: dict[str, int] = {}
+        for name, value in values.items():
+            lines.append(f"{name} = {_text(definitions[name])}. ⟹ {name} = {value}.")
+            depth[name] = 1 + max((depth[used] for used in _names(definitions[name])), default=0)
+        count = f"{len(values)} of {len(definitions)} statements are needed"
+        return "\n".join([*lines, "", f"answer {values[query]}; {count}, {depth[query]} of them one after the other"])
+
+    def _read(self, tokens: Sequence[int]) -> tuple[dict[str, _Expression], str]:
+        for token in tokens:
+            check_integer(self.name, "token", int(token), 0, len(self.vocabulary) - 1)
+        return _Reader([self.vocabulary[int(token)] for token in tokens]).problem()
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """What a problem says. Its n parameters stand in an order in which each uses only earlier ones: first those that
+    the query needs, of which it is the last, then the others."""
+
+    edges: Tensor
+    """[batch, n]: which of the 48 edges the parameter is."""
+    needed: Tensor
+    """[batch, 1]: how many are needed."""
+    count: Tensor
+    """[batch, n]: how many parameters the definition uses, 0 to 3."""
+    operands: Tensor
+    """[batch, n, 3]: which ones, in the order they are written; those from ``count`` on mean nothing."""
+    sign: Tensor
+    """[batch, n, 3]: 1 where one is added, -1 where it is subtracted, 0 from ``count`` on."""
+    added: Tensor
+    """[batch, n] bool: a constant is added to what the definition uses."""
+    factor: Tensor
+    """[batch, n] bool: a constant multiplies it."""
+    constant: Tensor
+    """[batch, n]: that constant, or all there is where the definition uses nothing; 0 where there is none."""
+
+
+def _longest_text(statements: int) -> int:
+    """Tokens of that many statements at their longest; the first has no other parameter to use, the second one, ..."""
+    return sum(TOKENS_AROUND + LONGEST_RIGHT_SIDE[min(i, MOST_OPERANDS)] for i in range(statements))
+
+
+def _shuffled(operands: Tensor, count: Tensor, which: Tensor) -> Tensor:
+    """[batch, n, 3] with the first ``count`` of each three in one of their orders, chosen by ``which`` of 0 to 5."""
+    a, b, c = operands.unbind(2)
+    turned = (count >= 2) & (which % 2 == 1)
+    a, b = torch.where(turned, b, a), torch.where(turned, a, b)
+    with_a, with_b = (count == 3) & (which // 2 == 0), (count == 3) & (which // 2 == 1)
+    a, b, c = torch.where(with_a, c, a), torch.where(with_b, c, b), torch.where(with_a, a, torch.where(with_b, b, c))
+    return torch.stack([a, b, c], dim=2)
+
+
+def _filled(token: Tensor | int, like: Tensor) -> Tensor:
+    return token if isinstance(token, Tensor) else torch.full_like(like, token)
+
+
+# From here on nothing is shared with the sampler: problems are read from their text alone.
+
+_Expression = int | str | tuple["_Expression", str, "_Expression"]
+"""A number, the name of a parameter, or two of these with + - or * between them."""
+
+
+class _Reader:
+    """problem = statement* name "?";  statement = name ":=" sum ".";  sum = product (("+" | "-") product)*;
+    product = factor ("*" factor)*;  factor = number | name | "(" sum ")";  name = entity "#" entity."""
+
+    def __init__(self, symbols: list[str]) -> None:
+        self.symbols = symbols
+        self.at = 0
+
+    def problem(self) -> tuple[dict[str, _Expression], str]:
+        while self.take(PAD):
+            pass
+        definitions: dict[str, _Expression] = {}
+        while True:
+            name = self.parameter()
+            if self.take("?"):
+                break
+            self.expect(":=")
+            if name in definitions:
+                self.fail(f"{name} is defined twice")
+            definitions[name] = self.sum()
+            self.expect(".")
+        if self.peek():
+            self.fail("expected the end after '?'")
+        return definitions, name
+
+    def sum(self) -> _Expression:
+        left = self.product()
+        while self.peek() in ("+", "-"):
+            sign = self.next()
+            left = (left, sign, self.product())
+        return left
+
+    def product(self) -> _Expression:
+        left = self.factor()
+        while self.take("*"):
+            left = (left, "*", self.factor())
+        return left
+
+    def factor(self) -> _Expression:
+        if self.take("("):
+            inner = self.sum()
+            self.expect(")")
+            return inner
+        if self.peek().isdigit():
+            return int(self.next())
+        return self.parameter()
+
+    def parameter(self) -> str:
+        upper = self.entity()
+        self.expect("#")
+        return f"{upper}#{self.entity()}"
+
+    def entity(self) -> str:
+        if not (self.peek() and self.peek() in ENTITIES):
+            self.fail("expected an entity, A to P")
+        return self.next()
+
+    def peek(self) -> str:
+        return self.symbols[self.at] if self.at < len(self.symbols) else ""
+
+    def next(self) -> str:
+        self.at += 1
+        return self.symbols[self.at - 1]
+
+    def take(self, symbol: str) -> bool:
+        found = self.peek() == symbol
+        self.at += found
+        return found
+
+    def expect(self, symbol: str) -> None:
+        if not self.take(symbol):
+            self.fail(f"expected {symbol!r}")
+
+    def fail(self, message: str) -> NoReturn:
+        here = repr(self.peek()) if self.peek() else "the end"
+        raise InputError(f"task igsm: {message}, at token {self.at} of {len(self.symbols)}, which is {here}")
+
+
+def _worked_out(definitions: dict[str, _Expression], query: str, modulus: int) -> dict[str, int]:
+    """The value of every parameter that the query needs, each after those that it uses."""
+    values: dict[str, int] = {}
+    begun: set[str] = set()
+
+    def value(expression: _Expression) -> int:
+        if isinstance(expression, int):
+            return expression % modulus
+        if isinstance(expression, tuple):
+            left, sign, right = value(expression[0]), expression[1], value(expression[2])
+            return (left + right if sign == "+" else left - right if sign == "-" else left * right) % modulus
+        if expression not in values:
+            if expression not in definitions:
+                raise InputError(f"task igsm: {expression} is used and not defined")
+            if expression in begun:
+                raise InputError(f"task igsm: {expression} is defined by way of itself")
+            begun.add(expression)
+            values[expression] = value(definitions[expression])
+        return values[expression]
+
+    value(query)
+    return values
+
+
+def _names(expression: _Expression) -> list[str]:
+    """The parameters that an expression uses, in the order they are written."""
+    if isinstance(expression, tuple):
+        return _names(expression[0]) + _names(expression[2])
+    return [expression] if isinstance(expression, str) else []
+
+
+def _text(expression: _Expression) -> str:
+    if not isinstance(expression, tuple):
+        return str(expression)
+    left, sign, right = expression
+    parts = [_text(left), _text(right)]
+    if sign == "*":
+        parts = [f"({text})" if _is_sum(part) else text for part, text in zip((left, right), parts, strict=True)]
+    elif _is_sum(right):
+        parts[1] = f"({parts[1]})"
+    return f"{parts[0]} {sign} {parts[1]}"
+
+
+def _is_sum(expression: _Expression) -> bool:
+    return isinstance(expression, tuple) and expression[1] in ("+", "-")

@@ -1,0 +1,33 @@
+"""% gap: where the looped model lies between its baselines, whatever the unit."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from loopt.analysis import percent_gap
+
+scores = st.floats(-100, 100)
+
+
+@given(iso_param=scores, iso_flop=scores)
+def test_the_baselines_are_0_and_100(iso_param: float, iso_flop: float) -> None:
+    assume(iso_param != iso_flop)
+    assert percent_gap(iso_param, iso_param, iso_flop) == 0
+    assert percent_gap(iso_flop, iso_param, iso_flop) == 100
+
+
+@given(looped=scores, iso_param=scores, iso_flop=scores, scale=st.floats(-10, 10), shift=scores)
+def test_the_unit_does_not_matter(looped: float, iso_param: float, iso_flop: float, scale: float, shift: float) -> None:
+    assume(abs(iso_flop - iso_param) > 1e-2)
+    assume(abs(scale) > 1e-2)
+    mapped = percent_gap(*(scale * score + shift for score in (looped, iso_param, iso_flop)))
+    assert mapped == pytest.approx(percent_gap(looped, iso_param, iso_flop), rel=1e-6, abs=1e-6)
+
+
+@given(looped=scores, baseline=scores)
+def test_no_gap_no_share(looped: float, baseline: float) -> None:
+    assert math.isnan(percent_gap(looped, baseline, baseline))

@@ -1,0 +1,224 @@
+"""A config survives JSON unchanged, and what is wrong in a config file is told by name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loopt import InputError, LoopPlan, ModelConfig
+from loopt.model import ConfigError, FeedForwardKind, Norm, NormPlacement, Positions
+from loopt.runs import OptimConfig, TrainConfig
+from loopt.runs.codec import differences, fingerprint, from_json, to_json
+from loopt.runs.config import OptimizerName
+from loopt.tasks import PHop
+
+CONFIG = TrainConfig(
+    task=PHop(p=(1, 2), n=24, alphabet=4),
+    model=ModelConfig(plan=LoopPlan.parse("4x(1,4,1)"), d_model=16, n_heads=2, d_ff=32),
+    optim=OptimConfig("adamw", lr=3e-4, warmup_steps=10),
+    steps=100,
+)
+
+
+def some(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | strategy
+
+
+positive = st.floats(min_value=1e-300, allow_infinity=False)
+counts = st.integers(1, 2**70)
+plans = st.sampled_from(["1x1", "4x6", "4x(1,4,1)", "2x1+4x5+2x1", "2x3*+2x3"]).map(LoopPlan.parse)
+tasks = st.builds(
+    PHop,
+    p=st.lists(st.integers(1, 5), min_size=1, max_size=3, unique=True).map(tuple),
+    n=st.integers(11, 300),
+    alphabet=st.integers(2, 26),
+    sampler=st.sampled_from(["planted", "uniform"]),
+    supervision=st.sampled_from(["last", "every"]),
+)
+models = st.builds(
+    ModelConfig,
+    plan=plans,
+    d_model=st.sampled_from([8, 64]),
+    n_heads=st.sampled_from([1, 2, 4]),
+    d_ff=counts,
+    vocab_size=st.integers(0, 100),
+    max_len=st.integers(0, 100),
+    head_dim=some(st.sampled_from([2, 6])),
+    attention_scale=some(st.floats(allow_nan=False, allow_infinity=False)),
+    positions=st.sampled_from(get_args(Positions)),
+    rope_base=positive,
+    norm=st.sampled_from(get_args(Norm)),
+    norm_placement=st.sampled_from(get_args(NormPlacement)),
+    feed_forward=st.sampled_from(get_args(FeedForwardKind)),
+    bias=st.booleans(),
+    tied_readout=st.booleans(),
+)
+share = st.floats(0, 1, exclude_max=True)
+optims = st.builds(
+    OptimConfig,
+    name=st.sampled_from(get_args(OptimizerName)),
+    lr=positive,
+    warmup_steps=st.integers(0, 10),
+    betas=st.tuples(share, share),
+    weight_decay=st.floats(0, 1e300),
+    clip_norm=st.floats(min_value=1e-300),  # infinite: no clipping
+    scale_parameter=st.booleans(),
+)
+configs = st.builds(
+    TrainConfig,
+    task=tasks,
+    model=models,
+    optim=optims,
+    steps=st.integers(10, 2**70),
+    batch_size=counts,
+    seed=st.integers(0, 2**63 - 1),
+    train_examples=some(counts),
+    log_every=counts,
+    eval_every=counts,
+    eval_examples=counts,
+    test_examples=counts,
+    target_accuracy=some(st.floats(0, 1, exclude_min=True)),
+)
+
+
+@given(config=configs)
+@settings(max_examples=100, deadline=None)
+def test_a_config_survives_json(config: TrainConfig) -> None:
+    text = json.dumps(to_json(config))
+    read = from_json(json.loads(text))
+    assert read == config
+    assert json.dumps(to_json(read)) == text
+    assert fingerprint(read) == fingerprint(config)
+    assert differences(read, config) == []
+
+
+@given(one=configs, other=configs)
+@settings(max_examples=100, deadline=None)
+def test_fingerprints_and_differences_tell_configs_apart(one: TrainConfig, other: TrainConfig) -> None:
+    assert (fingerprint(one) == fingerprint(other)) == (one == other) == (not differences(one, other))
+
+
+def leaves(data: dict[str, Any], *path: str) -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    for name, value in data.items():
+        found += leaves(value, *path, name) if isinstance(value, dict) else [(*path, name)]
+    return found
+
+
+def changed(path: tuple[str, ...], value: Any) -> Any:
+    """CONFIG as JSON with one field given ``value``, or taken away."""
+    data = to_json(CONFIG)
+    *folders, name = path
+    inner = data
+    for folder in folders:
+        inner = inner[folder]
+    if value is ...:
+        del inner[name]
+    else:
+        inner[name] = value
+    return data
+
+
+ANOTHER_VALUE: dict[tuple[str, ...], Any] = {
+    ("task", "p"): [3],
+    ("task", "sampler"): "uniform",
+    ("task", "supervision"): "every",
+    ("model", "plan"): "4x(1,5,1)",
+    ("model", "n_heads"): 1,
+    ("model", "head_dim"): 4,
+    ("model", "attention_scale"): 1.0,
+    ("model", "positions"): "none",
+    ("model", "norm"): "layer",
+    ("model", "norm_placement"): "none",
+    ("model", "feed_forward"): "relu",
+    ("model", "d_model"): 32,
+    ("optim", "name"): "muon",
+    ("optim", "betas"): [0.9, 0.99],
+    ("train_examples",): 10,
+    ("target_accuracy",): 0.5,
+}
+FIELDS = [path for path in leaves(to_json(CONFIG)) if path != ("task", "name")]
+
+
+@pytest.mark.parametrize("path", FIELDS, ids=".".join)
+def test_every_field_counts(path: tuple[str, ...]) -> None:
+    before: Any = to_json(CONFIG)
+    for name in path:
+        before = before[name]
+    if path in ANOTHER_VALUE:
+        after = ANOTHER_VALUE[path]
+    else:
+        after = not before if isinstance(before, bool) else before + 1
+    other = from_json(changed(path, after))
+    assert fingerprint(other) != fingerprint(CONFIG)
+    assert differences(CONFIG, other) == [f"{'.'.join(path)}={before}, now {after}"]
+
+
+@pytest.mark.parametrize("path", FIELDS, ids=".".join)
+@pytest.mark.parametrize("wrong", [..., {"a": 1}, object], ids=["missing", "an object", "unheard of"])
+def test_what_is_wrong_with_a_field_is_told_by_its_name(path: tuple[str, ...], wrong: Any) -> None:
+    data = changed((*path[:-1], "surprise"), 1) if wrong is object else changed(path, wrong)
+    name = ".".join(["config", *path[:-1], "surprise" if wrong is object else path[-1]])
+    with pytest.raises(ConfigError) as error:
+        from_json(data)
+    assert str(error.value).startswith((f"{name}: ", f"{name}="))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("steps",), 1.5, "config.steps=1.5: allowed is a value of type int"),
+        (("steps",), True, "config.steps=True: allowed is a value of type int"),
+        (("steps",), "9", "config.steps='9': allowed is a value of type int"),
+        (("steps",), None, "config.steps=None: allowed is a value of type int"),
+        (("steps",), 0, "steps=0: allowed is 1 or more"),
+        (("optim", "lr"), "fast", "config.optim.lr='fast': allowed is a value of type float"),
+        (("optim", "scale_parameter"), 1, "config.optim.scale_parameter=1: allowed is a value of type bool"),
+        (("optim", "name"), "sgd", "config.optim.name=sgd: allowed is adafactor | adamw | muon"),
+        (("optim", "betas"), [0.9], "config.optim.betas=[0.9]: allowed are 2 values"),
+        (("optim", "betas"), [0.9, 0.9, 0.9], "config.optim.betas=[0.9, 0.9, 0.9]: allowed are 2 values"),
+        (("optim", "betas"), [0.9, "b"], "config.optim.betas[1]='b': allowed is a value of type float"),
+        (("optim",), None, "config.optim=None: allowed is a value of type dict"),
+        (("model", "plan"), "4y6", "config.model.plan: plan '4y6': expected 'x'"),
+        (("model", "plan"), 4, "config.model.plan=4: allowed is a value of type str"),
+        (("model", "norm"), "batch", "config.model.norm=batch: allowed is rms | layer"),
+        (("model", "d_model"), 0, "model.d_model=0: allowed is 1 or more"),
+        (("task", "name"), "hop", "config.task.name=hop: allowed is "),
+        (("task", "name"), ["phop"], "config.task.name=['phop']: allowed is "),
+        (("task", "name"), ..., "config.task.name=None: allowed is "),
+        (("task", "p"), [1, 2.5], "config.task.p[1]=2.5: allowed is a value of type int"),
+        (("task", "alphabet"), 1, "task phop: alphabet=1; allowed are integers"),
+    ],
+)
+def test_wrong_values_are_told(path: tuple[str, ...], value: Any, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        from_json(changed(path, value))
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize("data", [None, [], 3, "config"])
+def test_a_config_is_an_object(data: Any) -> None:
+    with pytest.raises(ConfigError, match=r"config=.*: allowed is a value of type dict"):
+        from_json(data)
+
+
+def test_a_whole_number_for_a_fraction_is_the_same_config() -> None:
+    whole = replace(CONFIG, target_accuracy=1, optim=replace(CONFIG.optim, weight_decay=0))
+    fraction = replace(CONFIG, target_accuracy=1.0, optim=replace(CONFIG.optim, weight_decay=0.0))
+    assert fingerprint(whole) == fingerprint(fraction)
+    assert from_json(to_json(whole)) == fraction
+
+
+def test_all_differences_are_named() -> None:
+    other = replace(CONFIG, steps=99, optim=replace(CONFIG.optim, lr=1.0), task=PHop(p=(1,), n=24, alphabet=4))
+    assert differences(CONFIG, other) == [
+        "optim.lr=0.0003, now 1.0",
+        "steps=100, now 99",
+        "task.p=[1, 2], now [1]",
+    ]

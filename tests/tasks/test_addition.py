@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import doctest
+from typing import Any
+
+import pytest
+import torch
+import tyro
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loopt.plan import InputError
+from loopt.tasks import IGNORE, addition
+from loopt.tasks.addition import END, EQUALS, PAD, Addition
+
+torch.set_num_threads(1)
+
+seeds = st.integers(-(2**63), 2**63 - 1)
+splits = st.sampled_from(["train", "validation", "test"])
+counts = st.lists(st.integers(1, 40), min_size=1, max_size=4, unique=True)
+
+
+def text(tokens: list[int]) -> str:
+    return "".join(Addition().vocabulary[token] for token in tokens)
+
+
+def ids(written: str) -> list[int]:
+    return ["0123456789+=".index(symbol) for symbol in written]
+
+
+@given(counts=counts, digits=st.integers(1, 6), seed=seeds, split=splits, first=st.integers(0, 2**61))
+@settings(max_examples=150, deadline=None)
+def test_sampler_agrees_with_solver(counts: list[int], digits: int, seed: int, split: Any, first: int) -> None:
+    task = Addition(operands=tuple(counts), digits=digits)
+    batch = task.sample(range(first, first + 2 * len(counts)), seed, split)
+    assert batch.tokens.shape == batch.targets.shape == batch.answers.shape == (2 * len(counts), task.length)
+    assert torch.equal(batch.targets, batch.answers)
+    assert batch.targets.tolist() == [task.solve(tokens) for tokens in batch.tokens.tolist()]
+
+
+@given(counts=st.integers(1, 40), digits=st.integers(1, 25), seed=seeds)
+@settings(max_examples=80, deadline=None)
+def test_tokens_are_the_written_sum(counts: int, digits: int, seed: int) -> None:
+    """Also where a sum is too large for an int64."""
+    task = Addition(operands=counts, digits=digits)
+    for tokens in task.sample(range(3), seed, "train").tokens.tolist():
+        written, _, padding = text(tokens).partition("end")
+        question, answer = written.split("=")
+        operands = question.split("+")
+        assert len(operands) == counts
+        assert {len(operand) for operand in operands} == {digits}
+        assert answer == str(sum(map(int, operands)))
+        assert padding.replace("pad", "") == ""
+
+
+def test_labels_are_the_next_tokens_from_the_equals_sign_to_the_end() -> None:
+    for task in Addition().parts:
+        batch = task.sample(range(200), 0, "train")
+        for tokens, labels in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
+            equals, end = tokens.index(EQUALS), tokens.index(END)
+            assert labels[equals:end] == tokens[equals + 1 : end + 1]
+            assert set(labels[:equals] + labels[end:]) == {IGNORE}
+            assert set(tokens[end + 1 :]) <= {PAD}
+
+
+@pytest.mark.parametrize(
+    ("counts", "digits", "length"),
+    [(2, 3, 13), (4, 3, 21), (8, 3, 37), (16, 3, 70), (32, 3, 134), (1, 1, 4), (11, 1, 25), (12, 1, 28)],
+)
+def test_length_is_that_of_the_longest_sum(counts: int, digits: int, length: int) -> None:
+    task = Addition(operands=counts, digits=digits)
+    assert task.length == length
+    assert task.sample(range(3), 0, "train").tokens.shape == (3, length)
+    largest = "+".join(["9" * digits] * counts)
+    assert length == len(f"{largest}={eval(largest)}") + 1
+
+
+def test_a_sum_of_zero_is_one_zero() -> None:
+    task = Addition(operands=2, digits=1)
+    batch = task.sample(range(2000), 0, "train")
+    zeros = (batch.tokens[:, 0] == 0) & (batch.tokens[:, 2] == 0)
+    assert zeros.any()
+    assert batch.tokens[zeros].unique(dim=0).tolist() == [[*ids("0+0=0"), END, PAD]]
+    assert batch.targets[zeros].unique(dim=0).tolist() == [[IGNORE] * 3 + [0, END, IGNORE, IGNORE]]
+
+
+def test_operands_are_uniform_and_unrelated() -> None:
+    task = Addition(operands=2, digits=2)
+    tokens = task.sample(range(200_000), 0, "train").tokens
+    first, second = tokens[:, 0] * 10 + tokens[:, 1], tokens[:, 3] * 10 + tokens[:, 4]
+    pairs = torch.bincount(first * 100 + second, minlength=10_000).double()
+    chi_square = ((pairs - 20) ** 2 / 20).sum().item()
+    assert abs(chi_square - 9_999) < 5 * (2 * 9_999) ** 0.5
+
+
+def test_sum_has_the_moments_of_a_sum_of_uniform_numbers() -> None:
+    task = Addition(operands=32)
+    sums = []
+    for tokens in task.sample(range(4000), 0, "test").tokens.tolist():
+        sums.append(float(text(tokens[tokens.index(EQUALS) + 1 : tokens.index(END)])))
+    found = torch.tensor(sums)
+    deviation = (32 * (10**6 - 1) / 12) ** 0.5
+    assert abs(found.mean().item() - 32 * 499.5) < 5 * deviation / 4000**0.5
+    assert abs(found.std().item() / deviation - 1) < 5 / 8000**0.5
+
+
+@given(counts=counts, digits=st.integers(1, 4), seed=seeds, indices=st.lists(st.integers(0, 60), min_size=1))
+@settings(max_examples=40, deadline=None)
+def test_a_mixture_takes_turns_between_its_parts(counts: list[int], digits: int, seed: int, indices: list[int]) -> None:
+    task = Addition(operands=tuple(counts), digits=digits)
+    batch = task.sample(torch.tensor(indices), seed, "train")
+    for row, index in enumerate(indices):
+        part = task.parts[index % len(counts)]
+        assert part == Addition(operands=counts[index % len(counts)], digits=digits)
+        alone = part.sample(range(index // len(counts), index // len(counts) + 1), seed, "train")
+        for field, filler in (("tokens", PAD), ("targets", IGNORE), ("answers", IGNORE)):
+            found, expected = getattr(batch, field)[row], getattr(alone, field)[0]
+            assert torch.equal(found[: part.length], expected)
+            assert (found[part.length :] == filler).all()
+
+
+def test_longer_examples_do_not_begin_with_shorter_ones() -> None:
+    short, long = (Addition(operands=n).sample(range(2000), 0, "train").tokens[:, :7] for n in (2, 4))
+    assert (short[:, :3] == long[:, :3]).all(1).sum() < 20
+
+
+def test_splits_share_no_example() -> None:
+    task = Addition(operands=8)
+    rows = torch.cat([task.sample(range(10_000), 0, split).tokens for split in ("train", "validation", "test")])
+    assert len(rows.unique(dim=0)) == len(rows)
+
+
+def test_parts_and_tests() -> None:
+    task = Addition()
+    assert [part.operands for part in task.parts] == [(2,), (4,), (8,), (16,), (32,)]  # type: ignore[attr-defined]
+    assert {part.vocabulary for part in task.parts} == {task.vocabulary}
+    assert task.tests == {f"n={n}": Addition(operands=(n,)) for n in (8, 16, 24, 32)}
+    assert Addition(digits=5, test_operands=3).tests == {"n=3": Addition(3, 5, 3)}  # type: ignore[arg-type]
+    assert Addition(operands=8).parts == (Addition(operands=8),)
+    assert Addition(operands=8) == Addition(operands=(8,)) == Addition(operands=[8])  # type: ignore[arg-type]
+
+
+def test_settings_on_the_command_line() -> None:
+    assert tyro.cli(Addition, args=["--operands", "2", "3", "--test-operands", "5"]) == Addition((2, 3), 3, (5,))
+
+
+def test_no_examples_at_all() -> None:
+    assert Addition().sample(range(0), 0, "train").tokens.shape == (0, 134)
+    assert Addition(operands=2).sample(range(0), 0, "train").tokens.shape == (0, 13)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"), [("315+120+045+824=", "1304"), ("000+000=", "0"), ("999+001=", "1000"), ("042=", "42")]
+)
+def test_solver_on_cases_worked_by_hand(question: str, answer: str) -> None:
+    task = Addition()
+    labels = [IGNORE] * (len(question) - 1) + [*ids(answer), END]
+    assert task.solve([*ids(question + answer), END, PAD]) == [*labels, IGNORE, IGNORE]
+    assert task.solve(ids(question)) == labels[: len(question)]
+    wrong = "7" * len(answer)
+    assert task.solve([*ids(question + wrong), PAD, EQUALS]) == [*labels, IGNORE, IGNORE]
+
+
+def test_docstring_example() -> None:
+    assert doctest.testmod(addition).failed == 0
+
+
+def test_render_of_a_sum_with_long_carries() -> None:
+    drawn = Addition(digits=2).render(ids("+".join(["99"] * 12) + "="))
+    assert drawn.splitlines() == [
+        "12 operands of 2 digits: answer 1188",
+        "",
+        "carry  1 11 10",
+        "             9  9",
+        *["          +  9  9"] * 11,
+        "     ────────────",
+        "       1  1  8  8",
+        "",
+        "99+99+99+99+99+99+99+99+99+99+99+99=1188",
+    ]
+
+
+def test_render_of_a_sum_shorter_than_its_operands() -> None:
+    assert Addition(digits=3).render(ids("007=")).splitlines() == [
+        "1 operand of 3 digits: answer 7",
+        "",
+        "carry",
+        "          0  0  7",
+        "     ────────────",
+        "                7",
+        "",
+        "007=7",
+    ]
+
+
+def test_render_fits_a_terminal() -> None:
+    task = Addition()
+    for tokens in task.sample(range(20), 0, "test").tokens.tolist():
+        drawn = task.render(tokens).splitlines()
+        assert all(len(line) <= 100 and line == line.rstrip() for line in drawn)
+        assert "".join(drawn[drawn.index("", 2) :]) == text(tokens).partition("end")[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"operands": ()}, "operands=(); allowed are one or more integers"),
+        ({"operands": 0}, "operands=0; allowed are integers, 1 or more"),
+        ({"operands": (2, -1)}, "operands=-1; allowed are integers, 1 or more"),
+        ({"operands": "2"}, "operands='2'; allowed are integers, 1 or more"),
+        ({"operands": (2, 2)}, "operands=(2, 2); allowed are different integers"),
+        ({"test_operands": ()}, "test_operands=(); allowed are one or more integers"),
+        ({"test_operands": 1.5}, "test_operands=1.5; allowed are integers, 1 or more"),
+        ({"test_operands": (8, 8)}, "test_operands=(8, 8); allowed are different integers"),
+        ({"digits": 0}, "digits=0; allowed are integers, 1 to 1000"),
+        ({"digits": 1001}, "digits=1001; allowed are integers, 1 to 1000"),
+        ({"digits": True}, "digits=True; allowed are integers, 1 to 1000"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        Addition(**settings)
+    assert str(error.value).startswith(f"task addition: {message}")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ([], "tokens=''; allowed are operands followed by '='"),
+        (ids("123+456"), "tokens='123+456'; allowed are operands followed by '='"),
+        (ids("123+45="), "operand='45'; allowed are numbers of 3 digits"),
+        (ids("="), "operand=''; allowed are numbers of 3 digits"),
+        ([1, 2, END, EQUALS], "operand='12end'; allowed are numbers of 3 digits"),
+        ([1, 2, 14], "token=14; allowed are integers, 0 to 13"),
+        ([1, -1], "token=-1; allowed are integers, 0 to 13"),
+    ],
+)
+def test_bad_tokens(tokens: list[int], message: str) -> None:
+    for reader in (Addition().solve, Addition().render):
+        with pytest.raises(InputError) as error:
+            reader(tokens)
+        assert str(error.value).startswith(f"task addition: {message}")
+        assert "\n" not in str(error.value)

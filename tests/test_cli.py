@@ -1,0 +1,246 @@
+"""The command line: every command explains itself, does what it says, and refuses in one message what it cannot do."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import tiny_runs
+from loopt import LoopPlan, ModelConfig, __version__
+from loopt.cli import COMMANDS, main
+from loopt.report.drawing import human
+
+TINY = [
+    *("--task.p", "1", "--task.n", "8", "--model.plan", "1x2", "--model.d-model", "8", "--model.n-heads", "2"),
+    *("--model.d-ff", "16", "--optim.warmup-steps", "2", "--steps", "12", "--batch-size", "4", "--log-every", "2"),
+    *("--eval-every", "4", "--eval-examples", "8", "--test-examples", "16", "--device", "cpu"),
+]
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")  # no message is wrapped
+
+
+def run(*arguments: str) -> int:
+    try:
+        return main(arguments)
+    except SystemExit as exit:  # from the parser of options
+        return int(exit.code or 0)
+
+
+def in_a_process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "loopt", *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_version(capsys: Captured) -> None:
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"loopt {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [*COMMANDS, "reproduce quick", "train phop-cpu", "train phop", "tasks show", "tasks show phop"],
+)
+def test_help_gives_an_example(command: str, capsys: Captured) -> None:
+    assert run(*command.split(), "--help") == 0
+    shown = capsys.readouterr()
+    assert not shown.err
+    assert "or example" in shown.out
+    assert re.search(rf"\n *loopt {command.split()[0]} \S", shown.out.partition("or example")[2])
+
+
+def test_usage_names_every_command(capsys: Captured) -> None:
+    assert run() == 0
+    shown = capsys.readouterr().out
+    assert run("--help") == 0
+    assert capsys.readouterr().out == shown
+    assert all(f"\n  loopt {command} " in shown for command in COMMANDS)
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_version_come_at_once(option: str) -> None:
+    code = f"import sys; from loopt.cli import main; main([{option!r}]); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_the_module_is_the_command() -> None:
+    installed = subprocess.run([Path(sys.executable).with_name("loopt"), "--help"], capture_output=True, text=True)
+    module = in_a_process("--help")
+    assert installed.returncode == module.returncode == 0
+    assert installed.stdout == module.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("fly", "command 'fly' allowed reproduce, train, eval, tasks, plan"),
+        ("train tiny", "preset 'tiny' allowed phop-cpu, phop"),
+        ("reproduce all", "experiment 'all' allowed quick"),
+        ("tasks draw", "'draw' allowed list, show"),
+        ("tasks list phop", "tasks list: 'phop'"),
+        ("tasks show sudoku", "task 'sudoku' allowed phop"),
+        ("tasks show phop --p 0", "p=0 allowed 1 or more"),
+        ("tasks show phop --p", "p=() allowed one or more"),
+        ("tasks show phop --index -1", "index=-1 allowed 0 to"),
+        ("tasks show phop --split exam", "'exam' --split 'train', 'validation', 'test'"),
+        ("plan", "PLAN required"),
+        ("plan 4y6", "plan '4y6': expected 'x' (character 2)"),
+        ("plan 4x6 --d-model 0", "d_model=0 allowed 1 or more"),
+        ("plan 4x6 --d-model wide", "--d-model 'wide'"),
+        ("plan 4x6 --n-heads 3", "n_heads=3 allowed divisor of d_model=128"),
+        ("plan 4x6 --max-len 0", "max_len=0 allowed 1 or more"),
+        ("plan 4x6 --feed-forward linear", "'linear' --feed-forward 'gelu', 'relu', 'swiglu'"),
+        ("plan 4x6 --colour red", "Unrecognized --colour"),
+        ("train phop-cpu --model.plan 1x0", "plan '1x0': expected a number of loops, 1 or more"),
+        ("train phop-cpu --steps 0", "steps=0 allowed 1 or more"),
+        ("train phop-cpu --seed -1", "seed=-1 allowed 0 to"),
+        ("train phop-cpu --optim.lr -1", "optim.lr=-1.0 allowed more than 0"),
+        ("train phop-cpu --optim.lr high", "--optim.lr 'high'"),
+        ("train phop-cpu --task.p 16", "p=16 with n=32 n of at least 33"),
+        ("train phop-cpu --model.max-len 3", "model.max_len=3 allowed the task's 32 or more"),
+        ("train phop-cpu --model.norm batch", "'batch' --model.norm 'rms', 'layer'"),
+        ("train phop-cpu --stpes 3", "Unrecognized --stpes"),
+        ("train --from", "--from config.json"),
+        ("train --from nowhere/config.json", "nowhere/config.json: no such file"),
+        ("reproduce quick --seed one", "--seed 'one'"),
+        ("eval", "PATH required"),
+        ("eval nowhere", "nowhere/config.json: no such file"),
+        ("eval nowhere --examples 0", "examples=0 allowed 1 or more"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(command: str, told: str, tmp_path: Path, capsys: Captured) -> None:
+    assert run(*command.split()) == 2
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert "Traceback" not in shown.err
+    for words in told.split(" "):
+        assert words in shown.err, shown.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    program = f"{sys.executable} -m loopt tasks show phop | head -1; exit ${{PIPESTATUS[0]}}"
+    shown = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=60)
+    assert (shown.returncode, shown.stderr, shown.stdout.count("\n")) == (0, "", 1)
+
+
+def test_a_terminal_without_the_letters_gets_question_marks() -> None:
+    program = [sys.executable, "-m", "loopt", "tasks", "show", "phop", "--p", "3", "--n", "24"]
+    shown = subprocess.run(program, capture_output=True, text=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert shown.returncode == 0
+    assert "hop  3: from a at 8 to c at 4" in shown.stdout
+
+
+def test_train_evaluate_and_train_again_from_the_config(tmp_path: Path, capsys: Captured) -> None:
+    assert run("train", "phop-cpu", *TINY, "--run", "first") == 0
+    trained = capsys.readouterr()
+    assert re.fullmatch(r"first: all steps done, step 12; accuracy \d+\.\d\d% on 16 test examples\n", trained.out)
+    assert not trained.err  # no progress bar where nobody watches
+
+    before = tiny_runs.snapshot(tmp_path / "first")
+    assert run("train", "phop-cpu", *TINY, "--run", "first") == 0
+    assert capsys.readouterr().out == trained.out.replace("all steps done", "already finished")
+    assert tiny_runs.snapshot(tmp_path / "first") == before
+
+    assert run("train", "phop-cpu", *TINY, "--run", "first", "--seed", "1") == 2
+    assert "seed=0, now 1" in capsys.readouterr().err
+    assert tiny_runs.snapshot(tmp_path / "first") == before
+
+    assert run("train", "--from", "first/config.json", "--run", "second") == 0
+    assert capsys.readouterr().out == trained.out.replace("first", "second")
+    tiny_runs.assert_same(tmp_path / "second", tmp_path / "first")
+
+    accuracy = json.loads((tmp_path / "first" / "result.json").read_text())["accuracy"]
+    assert run("eval", "first", "--loops", "1", "2", "8", "--examples", "16") == 0
+    rows = re.findall(r"│ +(\S+)( \(trained\))? +│ +(\S+)% │ +\S+ │", capsys.readouterr().out)
+    assert [(plan, bool(marked)) for plan, marked, _ in rows] == [("1x1", False), ("1x2", True), ("1x8", False)]
+    assert rows[1][2] == f"{accuracy:.2%}".rstrip("%")
+
+    for options, told in {
+        "--checkpoint worst": "checkpoint=worst: allowed is best | last | a step",
+        "--checkpoint 7": "no checkpoint of step 7; it has",
+        "--loops 0": "loops must be 1 or more",
+        "--loops 2 20000": "at most 10000",
+    }.items():
+        assert run("eval", "first", *options.split()) == 2
+        refused = capsys.readouterr()
+        assert told in refused.err
+        assert not refused.out
+
+
+def test_a_time_limit_stops_and_the_same_command_goes_on(tmp_path: Path, capsys: Captured) -> None:
+    assert run("train", "phop-cpu", *TINY, "--run", "unbroken") == 0
+    capsys.readouterr()
+    for step in (1, 2):
+        assert run("train", "phop-cpu", *TINY, "--run", "limited", "--time-limit", "0") == 0
+        assert f"limited: time limit, saved at step {step}; the same command goes on" in capsys.readouterr().out
+    assert run("train", "phop-cpu", *TINY, "--run", "limited") == 0
+    assert "limited: all steps done" in capsys.readouterr().out
+    tiny_runs.assert_same(tmp_path / "limited", tmp_path / "unbroken")
+
+
+def test_a_signal_saves_and_stops(tmp_path: Path) -> None:
+    command = ["train", "phop-cpu", *TINY, "--steps", "1000000", "--eval-every", "50", "--run", "run"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "loopt", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("run/checkpoints/step-*")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert (process.returncode, err) == (143, "")
+    stopped = re.fullmatch(r"run: stopped by SIGTERM, saved at step (\d+); .* goes on .*\n", out)
+    assert stopped
+    assert int(stopped.group(1)) == tiny_runs.last_step(tmp_path / "run")
+
+
+def test_tasks_are_listed_and_shown(capsys: Captured) -> None:
+    assert run("tasks", "list") == 0
+    assert re.search(r"^phop +p-hop induction", capsys.readouterr().out, re.MULTILINE)
+    assert run("tasks", "show", "phop", "--p", "3", "--n", "24") == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("3-hop over 24 letters of abcd: answer ")
+    stops = re.findall(r"hop +(\d): from (\w) at (\d+) to (\w) at (\d+)", shown)
+    assert [int(hop) for hop, *_ in stops] == [1, 2, 3]
+    assert stops[0][2] == "24"
+    assert all(before[3:] == after[1:3] for before, after in itertools.pairwise(stops))
+    assert f"answer {stops[-1][3]}\n" in shown
+
+
+def test_plan_counts_are_the_models(capsys: Captured) -> None:
+    sizes = {"d_model": 64, "n_heads": 4, "d_ff": 96, "vocab_size": 50, "max_len": 20, "feed_forward": "swiglu"}
+    options = [word for name, value in sizes.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    assert run("plan", "4x(1,4,1)", *options) == 0
+    shown = capsys.readouterr().out
+    for plan in ("4x(1,4,1)", "12x1", "24x1"):
+        config = ModelConfig(LoopPlan.parse(plan), **sizes)  # type: ignore[arg-type]
+        assert re.search(rf" {re.escape(plan)} +{human(config.parameters())} +{human(config.flops(20))}\n", shown)
+
+
+@pytest.mark.parametrize("plan", ["1x1", "1x60", "100x100", "40x1", "1x10000", "2x1+4x12+2x1", "12x(1,9*,1)"])
+def test_a_plan_fits_the_terminal(plan: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("plan", plan) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    drawn = [line for line in lines if "▢" in line]
+    assert len(drawn) == len(LoopPlan.parse(plan).blocks)
+    for line, block in zip(drawn, LoopPlan.parse(plan).blocks, strict=True):
+        assert f"×{block.loops}" in line
+        assert line.count("▢") == block.layers * block.loops or "…" in line

@@ -1,0 +1,316 @@
+"""What a trainer promises: it stops when asked, goes on as if it had not, and never keeps what is broken."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from loopt import InputError, LoopedTransformer
+from loopt.evaluation.exact_match import EVALUATION_SEED
+from loopt.model import ConfigError
+from loopt.runs import OptimConfig, Run, RunError, TrainConfig
+from loopt.tasks import PHop
+from loopt.training import DivergedError, Session, train
+from loopt.training.optim import build_optimizers, learning_rate
+from loopt.training.step import train_step
+from loopt.training.trackers import TrackerName
+from loopt.training.trainer import build_model
+from tiny_runs import (
+    CPU,
+    TINY,
+    Child,
+    Strike,
+    assert_same,
+    finished,
+    last_step,
+    metrics,
+    result,
+    snapshot,
+    stopped,
+    tensors,
+    tiny,
+)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finished(TINY, tmp_path_factory.mktemp("runs") / "unbroken")
+
+
+@pytest.mark.parametrize(
+    ("number", "step"), [(signal.SIGTERM, 1), (signal.SIGTERM, 6), (signal.SIGTERM, 24), (signal.SIGINT, 9)]
+)
+def test_a_signal_saves_and_stops(number: signal.Signals, step: int, unbroken: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    child = Child(TINY, run, strike=Strike(number, step=step)).wait()
+    assert child.exitcode == 0
+    expected = {"finished": False, "step": step, "reason": f"stopped by {number.name}", "result": {}, "signal": number}
+    assert child.outcome == expected
+    assert last_step(run) == step
+    assert_same(finished(TINY, run), unbroken)
+
+
+@pytest.mark.parametrize("operation", [13, 18, 28])
+def test_a_signal_in_the_middle_of_a_save(operation: int, unbroken: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    child = Child(TINY, run, strike=Strike(signal.SIGTERM, file_operation=operation)).wait()
+    assert child.struck_at.read_text()
+    assert child.exitcode == 0
+    assert child.outcome["step"] == last_step(run) < 24
+    assert_same(finished(TINY, run), unbroken)
+
+
+def test_no_time_at_all_is_one_step(unbroken: Path, tmp_path: Path) -> None:
+    for step in range(1, 9):
+        outcome = train(TINY, tmp_path, replace(CPU, time_limit=0))
+        assert (outcome.finished, outcome.step, outcome.reason) == (False, step, "time limit")
+        assert last_step(tmp_path) == step
+    assert train(TINY, tmp_path, CPU).finished
+    assert_same(tmp_path, unbroken)
+
+
+def test_a_finished_run_is_left_alone(unbroken: Path) -> None:
+    before = snapshot(unbroken)
+    outcome = train(TINY, unbroken, CPU)
+    assert (outcome.finished, outcome.step, outcome.reason) == (True, 24, "already finished")
+    assert outcome.result == Run.load(unbroken).read_result()
+    assert snapshot(unbroken) == before
+
+
+def test_a_solved_run_stops_early_and_stays_solved(tmp_path: Path) -> None:
+    config = tiny(target_accuracy=0.01)
+    outcome = train(config, tmp_path, CPU)
+    assert (outcome.finished, outcome.step, outcome.reason) == (True, 6, "solved")
+    before = snapshot(tmp_path)
+    again = train(config, tmp_path, CPU)
+    assert again.finished
+    assert again.result == outcome.result
+    assert snapshot(tmp_path) == before
+
+
+def test_a_run_killed_on_its_last_line_only_writes_its_result(unbroken: Path, tmp_path: Path) -> None:
+    assert train(TINY, tmp_path, CPU).finished
+    (tmp_path / "result.json").unlink()
+    before = snapshot(tmp_path)
+    assert train(TINY, tmp_path, CPU).finished
+    after = snapshot(tmp_path)
+    assert {path.name for path in after.keys() - before.keys()} == {"result.json"}
+    assert [content for _, content in before.values()] == [after[path][1] for path in before]
+    assert_same(tmp_path, unbroken)
+
+
+def test_the_best_checkpoint_is_kept_and_measured(unbroken: Path) -> None:
+    evaluations = {entry["step"]: entry["validation_accuracy"] for entry in metrics(unbroken) if "loss" not in entry}
+    assert list(evaluations) == [6, 12, 18, 24]
+    assert result(unbroken)["best_step"] == max(evaluations, key=lambda step: evaluations[step])
+    assert Run.load(unbroken).find("best").step == result(unbroken)["best_step"]
+
+
+@pytest.mark.parametrize("optimizer", ["adafactor", "adamw", "muon"])
+def test_every_optimizer_learns_and_repeats_itself(optimizer: str, tmp_path: Path) -> None:
+    config = tiny(optimizer, steps=40, eval_every=20)
+    for name in ("one", "two"):
+        assert train(config, tmp_path / name, CPU).finished
+    assert_same(tmp_path / "one", tmp_path / "two")
+    losses = [entry["loss"] for entry in metrics(tmp_path / "one") if "loss" in entry]
+    assert sum(losses[-5:]) < sum(losses[:5])
+
+
+@pytest.mark.parametrize("train_examples", [None, 10])
+def test_training_is_the_plain_loop(train_examples: int | None, tmp_path: Path) -> None:
+    """Step by step: the training split's next examples, their loss, the clipped gradient, AdamW at the rate due."""
+    config = tiny(log_every=1, seed=4, train_examples=train_examples)
+    train(config, tmp_path, CPU)
+    torch.manual_seed(config.seed)
+    model = LoopedTransformer(config.resolved().model)
+    adamw = torch.optim.AdamW(model.parameters(), betas=config.optim.betas, weight_decay=0.0)
+    expected = []
+    for step in range(config.steps):
+        rows = [index % (train_examples or 10**9) for index in range(4 * step, 4 * step + 4)]
+        batch = config.task.sample(torch.tensor(rows), config.seed, "train")
+        loss = torch.nn.functional.cross_entropy(model(batch.tokens)[:, -1], batch.targets[:, -1])
+        adamw.zero_grad()
+        loss.backward()
+        norm = torch.cat([weight.grad.flatten() for weight in model.parameters()]).norm()
+        for weight in model.parameters():
+            weight.grad *= min(1.0, config.optim.clip_norm / norm)
+        lr = learning_rate(step, config.steps, config.optim.lr, config.optim.warmup_steps)
+        adamw.param_groups[0]["lr"] = lr
+        adamw.step()
+        expected.append({"step": step + 1, "loss": loss.item(), "grad_norm": norm.item(), "lr": lr})
+    logged = [entry for entry in metrics(tmp_path) if "loss" in entry]
+    assert logged == [pytest.approx(entry, rel=1e-4) for entry in expected]
+
+
+def test_seeds_differ(unbroken: Path, tmp_path: Path) -> None:
+    other = finished(tiny(seed=1), tmp_path / "run")
+    assert metrics(other)[0]["loss"] != metrics(unbroken)[0]["loss"]
+    ours, theirs = tensors(unbroken, 24), tensors(other, 24)
+    assert any(not torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_validation_examples_are_not_among_the_training_examples(seed: int) -> None:
+    task = PHop(p=(2,), n=40, alphabet=4)
+
+    def rows(*request: Any) -> set[tuple[int, ...]]:
+        return {tuple(row) for row in task.sample(*request).tokens.tolist()}
+
+    training = rows(range(5000), seed, "train")
+    validation = rows(range(2000), EVALUATION_SEED, "validation")
+    assert len(training) == 5000
+    assert not training & validation
+    assert not rows(range(2000), EVALUATION_SEED, "test") & (training | validation)
+
+
+def test_a_training_set_is_gone_through_again(tmp_path: Path) -> None:
+    one_batch = tiny(train_examples=TINY.batch_size, steps=60, eval_every=60)
+    train(one_batch, tmp_path, CPU)
+    losses = [entry["loss"] for entry in metrics(tmp_path) if "loss" in entry]
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_divergence_is_told_and_not_kept(tmp_path: Path) -> None:
+    config = tiny(steps=48, log_every=1, model=replace(TINY.model, norm_placement="none"))
+    config = replace(config, optim=replace(config.optim, lr=1e38, warmup_steps=48))
+    run = stopped(config, tmp_path / "run", 1)
+    with pytest.raises(DivergedError) as error:
+        train(config, run, CPU)
+    message = str(error.value)
+    assert "diverged at step 2 (" in message
+    assert "the update was not applied" in message
+    assert "the last checkpoint, of step 1, is finite" in message
+    assert "lower optim.lr (now 1e+38)" in message
+    assert "\n" not in message
+    assert last_step(run) == 1
+    assert all(tensor.isfinite().all() for tensor in tensors(run, 1).values())
+    assert all(math.isfinite(entry["loss"]) for entry in metrics(run))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "eval_every", "what"),
+    [
+        ("adafactor", 6, "token_embedding.weight is not finite"),
+        ("adafactor", 1, "validation loss nan"),
+        ("adamw", 1, "validation loss nan"),
+        ("muon", 1, "validation loss nan"),
+    ],
+)
+def test_an_update_that_breaks_the_weights_is_not_kept(
+    optimizer: str, eval_every: int, what: str, tmp_path: Path
+) -> None:
+    """The loss and the gradient were fine; what the update made of the weights is not."""
+    config = tiny(optimizer, eval_every=eval_every, model=replace(TINY.model, norm_placement="none"))
+    lr = 3e38 if optimizer == "adafactor" else 1e37
+    config = replace(config, optim=replace(config.optim, lr=lr, warmup_steps=0, scale_parameter=False))
+    with pytest.raises(DivergedError) as error:
+        train(config, tmp_path, replace(CPU, time_limit=0))
+    assert f"diverged at step 1 ({what}); no checkpoint was kept yet. Try" in str(error.value)
+    assert not list((tmp_path / "checkpoints").iterdir())
+    assert not any("validation_loss" in entry for entry in metrics(tmp_path))
+
+
+def test_an_update_that_is_refused_changes_nothing() -> None:
+    config = replace(TINY, model=replace(TINY.model, norm_placement="none")).resolved()
+    for name in ("adafactor", "adamw", "muon"):
+        model = build_model(config, torch.device("cpu"))
+        optimizers = build_optimizers(model, OptimConfig(name))  # type: ignore[arg-type]
+        with torch.no_grad():
+            model.token_embedding.weight.mul_(1e19)  # its square, an attention score, is too large for float32
+        before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        batch = config.task.sample(range(4), 0, "train")
+        _, _, finite = train_step(model, optimizers, [batch], torch.tensor(1.0), clip_norm=1.0)
+        assert not finite
+        assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: replace(TINY, steps=0), "steps=0: allowed is 1 or more"),
+        (lambda: replace(TINY, batch_size=-1), "batch_size=-1: allowed is 1 or more"),
+        (lambda: replace(TINY, seed=-1), "seed=-1: allowed is 0 to"),
+        (lambda: replace(TINY, train_examples=0), "train_examples=0: allowed is 1 or more, or none"),
+        (lambda: replace(TINY, target_accuracy=1.5), "target_accuracy=1.5: allowed is more than 0, at most 1"),
+        (lambda: replace(TINY, target_accuracy=math.nan), "target_accuracy=nan: allowed is"),
+        (lambda: replace(TINY, steps=4), "optim.warmup_steps=5: allowed is at most steps=4"),
+        (lambda: OptimConfig("sgd"), "optim.name=sgd: allowed is adafactor | adamw | muon"),
+        (lambda: OptimConfig(lr=math.nan), "optim.lr=nan: allowed is more than 0"),
+        (lambda: OptimConfig(betas=(0.9, 1.0)), "optim.betas=(0.9, 1.0): allowed is"),
+        (lambda: OptimConfig(weight_decay=math.nan), "optim.weight_decay=nan: allowed is 0 or more"),
+        (lambda: OptimConfig(clip_norm=0.0), "optim.clip_norm=0.0: allowed is more than 0"),
+        (
+            lambda: replace(TINY, model=replace(TINY.model, vocab_size=2)).resolved(),
+            "model.vocab_size=2: allowed is the task's 4 or more",
+        ),
+        (
+            lambda: replace(TINY, model=replace(TINY.model, max_len=7)).resolved(),
+            "model.max_len=7: allowed is the task's 8 or more",
+        ),
+    ],
+)
+def test_impossible_configs_name_the_field(build: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        build()
+    assert str(error.value).startswith(message)
+
+
+def test_numbers_of_another_type_are_told_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"steps=24\.0: allowed is a value of type int"):
+        train(replace(TINY, steps=24.0), tmp_path / "run", CPU)  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
+def test_whole_numbers_do_for_fractions(tmp_path: Path) -> None:
+    config = replace(TINY, target_accuracy=1, optim=replace(TINY.optim, weight_decay=0))
+    assert train(config, tmp_path, replace(CPU, time_limit=0)).step == 1
+    assert Run.load(tmp_path).find("last").step == 1
+    assert train(Run.load(tmp_path).config, tmp_path, replace(CPU, time_limit=0)).step == 2
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "wandb"])
+def test_a_tracker_that_is_not_installed_is_told_first(tracker: TrackerName, tmp_path: Path) -> None:
+    if importlib.util.find_spec(tracker):
+        pytest.skip(f"{tracker} is installed")
+    with pytest.raises(InputError, match=f"log={tracker}: not installed; pip install {tracker}"):
+        train(TINY, tmp_path, replace(CPU, log=(tracker,)))
+    assert not (tmp_path / "metrics.jsonl").read_bytes()
+
+
+def test_a_tracker_that_is_not_known_is_told_first(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"log=paper: allowed is tensorboard \| wandb"):
+        train(TINY, tmp_path, replace(CPU, log=("paper",)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps", "abacus"])
+def test_a_device_that_is_not_there(device: Any, tmp_path: Path) -> None:
+    if (device == "cuda" and torch.cuda.is_available()) or (device == "mps" and torch.backends.mps.is_available()):
+        pytest.skip(f"{device} is there")
+    with pytest.raises(InputError, match=rf"device={device}: not available here; allowed is auto \| "):
+        train(TINY, tmp_path, Session(device=device))
+
+
+def test_two_processes_cannot_train_one_run(unbroken: Path, tmp_path: Path) -> None:
+    run = Run.start(tmp_path / "run", TINY.resolved())
+    second = Child(TINY, tmp_path / "run").wait()
+    assert second.outcome["error"] == f"run {tmp_path / 'run'} is being trained by another process"
+    run.close()
+    assert_same(finished(TINY, tmp_path / "run"), unbroken)
+
+
+def test_a_run_goes_on_with_its_own_config_only(tmp_path: Path) -> None:
+    stopped(TINY, tmp_path / "run", 7)
+    before = snapshot(tmp_path / "run")
+    other: TrainConfig = replace(tiny(seed=3), optim=replace(TINY.optim, lr=0.5))
+    with pytest.raises(RunError) as error:
+        train(other, tmp_path / "run", CPU)
+    assert "was started with optim.lr=0.01, now 0.5 (and 1 more): choose another directory" in str(error.value)
+    assert snapshot(tmp_path / "run") == before
