@@ -47,7 +47,7 @@ class Running(Task):
         return " ".join(map(str, tokens))
 
 
-TASKS = [PHop(p=2, n=8, alphabet=3), Running(1), Running(2), Running(5)]
+TASKS = [PHop(p=2, n=8, alphabet=3), Running(1), Running(2), Running(3)]
 EXAMPLES = 61
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import doctest
+import random
 import re
 from collections import Counter
 from itertools import permutations
@@ -188,18 +189,30 @@ def test_answers_are_balanced_however_many_statements_are_needed(needed: int) ->
     assert ((counts - rows / 7).abs() < 5 * (rows / 7) ** 0.5).all()
 
 
-def test_a_query_that_would_always_be_zero_gets_a_constant() -> None:
-    """Only the query's statement can end up as c + x - y with x and y equal."""
+def test_every_answer_depends_on_a_constant() -> None:
+    """With other constants, factors aside, the same problem has other answers."""
+    task = IGSM()
+    numbers = random.Random(0)
+    for tokens in task.sample(range(200), 0, "train").tokens.tolist():
+        text = text_of(task, tokens).replace("<pad> ", "")
+        changed = [re.sub(r"\d(?! \*)", lambda _: str(numbers.randrange(7)), text) for _ in range(12)]
+        assert len({task.solve(task.encode(other))[-1] for other in changed}) > 1
+
+
+def test_what_would_always_be_zero_gets_a_constant() -> None:
+    """x - y with y := x becomes x - y with y := c + x."""
     task = IGSM(statements=3, needed=(3, 3))
-    seen = 0
-    for tokens in task.sample(range(2000), 0, "train").tokens.tolist():
-        text = text_of(task, tokens).replace(" ", "").replace("<pad>", "")
-        copy = re.search(r"(?:^|\.)(.#.):=(.#.)\.", text)
-        difference = re.search(r"(.#.):=([^.]*)(.#.)-(.#.)\.", text)
-        if copy and difference and {copy[1], copy[2]} == {difference[3], difference[4]}:
-            assert re.fullmatch(r"[0-6]\+", difference[2])
-            seen += 1
-    assert seen > 100
+    shapes: Counter[frozenset[str]] = Counter()
+    for tokens in task.sample(range(3000), 0, "train").tokens.tolist():
+        *statements, _ = text_of(task, tokens).replace(" ", "").replace("<pad>", "").split(".")
+        constants = [statement[:3] for statement in statements if "#" not in statement[5:]]
+        if len(constants) == 1:
+            right_sides = [statement[5:].replace(constants[0], "x") for statement in statements]
+            shapes[frozenset(re.sub("[A-P]#[A-P]", "y", re.sub("[0-6]", "c", right)) for right in right_sides)] += 1
+    assert shapes[frozenset({"c", "c+x-y", "x"})] > 0
+    for difference in ("x-y", "y-x"):
+        assert shapes[frozenset({"c", difference, "x"})] == 0
+        assert shapes[frozenset({"c", difference, "c+x"})] > 3 * shapes[frozenset({"c", difference, "c*x"})] > 0
 
 
 def test_operands_come_in_every_order() -> None:

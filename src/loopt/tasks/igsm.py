@@ -104,9 +104,13 @@ class IGSM(Task):
         role = stream.integers(indices, n, 6, "constant role")  # [batch, n]
         added, factor = (count > 0) & (role == 0), (count > 0) & (role == 1)  # [batch, n]
         factors = 2 + stream.integers(indices, n, self.modulus - 2, "factors")  # [batch, n]; 1 * x would be x
-        query = torch.arange(n, device=indices.device) == needed - 1  # [batch, n]
-        free = self._is_free(query, operands, sign, (count == 0) | added, torch.where(factor, factors, 1))  # [batch, 1]
-        added, factor = added | (query & ~free), factor & ~(query & ~free)
+        times = self._times_used(needed, operands, sign, torch.where(factor, factors, 1))  # [batch, n]
+        # If no constant matters, as in x - x and 7 * x, the answer is 0. Then the first parameter that does matter gets
+        # a constant to add. So every answer is equally likely, whatever the shape of the problem.
+        matters = times != 0  # [batch, n]
+        always_zero = ~(matters & ((count == 0) | added)).any(1, keepdim=True)  # [batch, 1]
+        saved = always_zero & matters & (matters.cumsum(1) == 1)  # [batch, n]
+        added, factor = added | saved, factor & ~saved
 
         constant = stream.integers(indices, n, self.modulus, "constants")  # [batch, n]
         constant = torch.where(factor, factors, torch.where((count == 0) | added, constant, 0))
@@ -135,18 +139,14 @@ class IGSM(Task):
         operands = keys.topk(MOST_OPERANDS, dim=2, largest=False).indices  # [batch, n, 3]
         return count, _shuffled(operands, count, stream.integers(indices, n, 6, "operand order"))
 
-    def _is_free(self, query: Tensor, operands: Tensor, sign: Tensor, constants: Tensor, factor: Tensor) -> Tensor:
-        """[batch, 1]: whether the answer depends on any constant that is not a factor. It does not in x - x, in 7 * x
-        and in what amounts to them; the answer is 0 then. Otherwise every answer is equally likely.
-
-        The answer is a sum of these constants, each so many times: as often as the query uses the parameter that it
-        is in, directly or through others. That number is passed on from the query to those it uses, and so on.
-        """
-        times = query.long()  # [batch, n]
+    def _times_used(self, needed: Tensor, operands: Tensor, sign: Tensor, factor: Tensor) -> Tensor:
+        """[batch, n]: the answer changes by this number if the parameter changes by 1. Passed on from the query to
+        those that it uses, and so on."""
+        times = (torch.arange(self.statements, device=needed.device) == needed - 1).long()  # [batch, n]
         for i in reversed(range(self.needed[1])):
             passed_on = times[:, i, None] * factor[:, i, None] * sign[:, i]  # [batch, 3]
             times = times.scatter_add(1, operands[:, i], passed_on) % self.modulus
-        return (constants & (times != 0)).any(1, keepdim=True)
+        return times
 
     def _value_of_query(self, problem: _Problem) -> Tensor:
         """[batch] values, worked out from the first parameter on."""
