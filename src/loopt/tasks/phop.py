@@ -25,6 +25,7 @@ hop  2: from c at 5 to b at 3
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
@@ -224,10 +225,11 @@ def _follow(letters: Sequence[int], start: int, p: int) -> list[int]:
 
 
 def _drawing(letters: Sequence[str], stops: Sequence[int]) -> list[str]:
-    """The sequence in rows of at most 100 columns, and under it the chain as one line that runs back to the left."""
+    """The sequence in even rows of at most 104 columns, and under it the chain as one line that runs back to the left."""
     first_hop_to = {stop: hop for hop, stop in reversed(list(enumerate(stops))) if hop}
     cell = 1 + max(2, len(str(len(letters))))  # columns for a position; its letter stands in the last of them
-    per_row = 90 // cell // 5 * 5
+    rows = math.ceil(len(letters) / (96 // cell))
+    per_row = math.ceil(len(letters) / rows)
 
     lines = []
     for first in range(1, len(letters) + 1, per_row):

@@ -1,0 +1,75 @@
+"""Table 1, left: the sum of n numbers of 3 digits."""
+
+from __future__ import annotations
+
+from loopt.model import ModelConfig
+from loopt.plan import LoopPlan
+from loopt.reproduce.experiment import Experiment, Row, Scale
+from loopt.runs import OptimConfig, TrainConfig
+from loopt.tasks import Addition
+
+COLUMNS = ("n=8", "n=16", "n=24", "n=32")
+PAPER: dict[str, tuple[float, ...]] = {
+    "12x1": (100.0, 100.0, 100.0, 100.0),
+    "1x1": (0.1, 0.1, 0.1, 0.0),
+    "1x12": (99.9, 100.0, 99.9, 99.6),
+    "2x1": (85.8, 71.5, 49.3, 38.8),
+    "2x6": (100.0, 99.8, 99.7, 99.5),
+    "3x1": (97.2, 78.5, 69.2, 60.7),
+    "3x4": (100.0, 99.1, 97.0, 96.6),
+    "4x1": (),  # trained by the paper's text, left out of its table, as are the next three
+    "4x3": (),
+    "6x1": (),
+    "6x2": (),
+}
+SMALL = {"n=8": 2, "n=16": 3, "n=24": 4, "n=32": 5}
+"""What the columns' n becomes at scale cpu."""
+
+
+def _columns_of(variant: str, scale: Scale) -> dict[str, str]:
+    return {f"n={n}": column for column, n in SMALL.items()} if scale == "cpu" else {name: name for name in COLUMNS}
+
+
+def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
+    if scale == "cpu":
+        return TrainConfig(
+            task=Addition(operands=(2, 3, 5), digits=1, test_operands=tuple(SMALL.values())),
+            model=ModelConfig(plan=plan, d_model=48, n_heads=3, d_ff=192, rope_base=30.0),
+            optim=OptimConfig(name="adamw", lr=3e-3, warmup_steps=50),
+            steps=600,
+            batch_size=96,
+            log_every=50,
+            eval_every=100,
+            eval_examples=512,
+            test_examples=2048,
+            target_accuracy=0.99,
+        )
+    full = TrainConfig(
+        task=Addition(),
+        model=ModelConfig(plan=plan, d_model=256, n_heads=8, d_ff=1024),
+        optim=OptimConfig(name="adafactor", lr=5e-3, warmup_steps=1000),
+        steps=200_000,
+        batch_size=1024,
+        log_every=500,
+        eval_every=2000,
+        eval_examples=1024,
+        test_examples=16_384,
+    )
+    if scale == "paper":
+        return full
+    from dataclasses import replace
+
+    return replace(full, optim=OptimConfig(name="adamw", lr=1e-3, warmup_steps=1000), steps=40_000, target_accuracy=0.99)
+
+
+addition = Experiment(
+    name="addition",
+    title="Addition of n numbers of 3 digits (Table 1, left)",
+    rows=tuple(
+        Row(LoopPlan.parse(plan), dict(zip(COLUMNS, numbers, strict=False))) for plan, numbers in PAPER.items()
+    ),
+    variants=("",),
+    columns_of=_columns_of,
+    configure=_configure,
+    seeds=3,
+)

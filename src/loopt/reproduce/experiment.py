@@ -1,0 +1,96 @@
+"""What a table of the paper is made of: its rows, the runs behind them, and the paper's own numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from loopt.plan import LoopPlan
+from loopt.runs import RunError, TrainConfig
+from loopt.runs.files import explained, write_atomically
+
+Scale = Literal["cpu", "short", "paper"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model of a table, and what the paper reports for it, column by column."""
+
+    plan: LoopPlan
+    paper: dict[str, float]
+
+    @property
+    def looped(self) -> bool:
+        return self.plan.depth > self.plan.distinct_layers
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table. A row may take several runs (``variants``), each of which fills one column or more."""
+
+    name: str
+    title: str
+    rows: tuple[Row, ...]
+    variants: tuple[str, ...]
+    columns_of: Callable[[str, Scale], dict[str, str]]
+    """variant, scale -> which column of the table each test of the run's task fills."""
+    configure: Callable[[LoopPlan, str, Scale], TrainConfig]
+    """plan, variant, scale -> the run, but for its seed."""
+    seeds: int = 1
+    """How many the paper ran; the best of them, by mean accuracy, is what a table shows."""
+
+    def columns(self, scale: Scale) -> list[str]:
+        return [column for variant in self.variants for column in self.columns_of(variant, scale).values()]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of an experiment."""
+
+    experiment: Experiment
+    scale: Scale
+    row: Row
+    variant: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        variant = f"-{self.variant}" if self.variant else ""
+        return f"{self.row.plan}{variant}-seed{self.seed}"
+
+    @property
+    def config(self) -> TrainConfig:
+        return replace(self.experiment.configure(self.row.plan, self.variant, self.scale), seed=self.seed)
+
+    def result_path(self, results: Path) -> Path:
+        return results / self.experiment.name / self.scale / f"{self.name}.json"
+
+    def read_result(self, results: Path) -> dict[str, Any] | None:
+        """What the finished run found, with its config; None where it is not finished."""
+        path = self.result_path(results)
+        if not path.exists():
+            return None
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path}: not a result ({error}); delete it to measure the row again") from None
+        return found
+
+    def write_result(self, results: Path, result: dict[str, Any]) -> None:
+        path = self.result_path(results)
+        with explained(f"write {path}"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(result, indent=1) + "\n")
+
+
+def jobs_of(experiment: Experiment, scale: Scale, seeds: int) -> list[Job]:
+    """Every run of an experiment, the rows of the table in order, one seed of all of them after the other."""
+    return [
+        Job(experiment, scale, row, variant, seed)
+        for seed in range(seeds)
+        for row in experiment.rows
+        for variant in experiment.variants
+    ]

@@ -1,0 +1,91 @@
+"""Table 1, right: p-hop induction over 256 letters, p = 16 and 32."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from loopt.model import ModelConfig
+from loopt.plan import LoopPlan
+from loopt.reproduce.experiment import Experiment, Row, Scale
+from loopt.runs import OptimConfig, TrainConfig
+from loopt.tasks import PHop
+
+PAPER = {
+    "6x1": (99.9, 99.6),
+    "1x1": (48.9, 49.0),
+    "1x6": (99.9, 99.5),
+    "2x1": (68.8, 59.4),
+    "2x3": (99.9, 99.8),
+    "3x1": (97.2, 73.0),
+    "3x2": (99.9, 99.5),
+}
+SMALL = {"p=16": 2, "p=32": 3}
+"""What the columns' p becomes at scale cpu."""
+
+
+def phop(sampler: Literal["planted", "uniform"]) -> Experiment:
+    name = "phop" if sampler == "planted" else "phop-uniform"
+    rows = tuple(Row(LoopPlan.parse(plan), {"p=16": a, "p=32": b}) for plan, (a, b) in PAPER.items())
+
+    def configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
+        p = int(variant.removeprefix("p"))
+        if scale == "cpu":
+            return _cpu(plan, PHop(p=(SMALL[f"p={p}"],), n=24, sampler=sampler, supervision="every"))
+        if scale == "short":
+            return _short(plan, PHop(p=(p,), n=256, sampler=sampler, supervision="every"))
+        return _paper(plan, PHop(p=(p,), n=256, sampler=sampler, supervision="last"))
+
+    def columns_of(variant: str, scale: Scale) -> dict[str, str]:
+        return {"phop": variant.replace("p", "p=")}
+
+    title = f"p-hop induction, {sampler} sampler (Table 1, right)"
+    return Experiment(name, title, rows, ("p16", "p32"), columns_of, configure)
+
+
+def _paper(plan: LoopPlan, task: PHop) -> TrainConfig:
+    """The appendix's setting; it does not tell the warm-up, nor where the loss looks."""
+    return TrainConfig(
+        task=task,
+        model=ModelConfig(plan=plan, d_model=128, n_heads=8, d_ff=512),
+        optim=OptimConfig(name="adafactor", lr=1e-3, warmup_steps=1000),
+        steps=200_000,
+        batch_size=256,
+        train_examples=4_000_000,
+        log_every=500,
+        eval_every=2000,
+        eval_examples=4096,
+        test_examples=262_144,
+    )
+
+
+def _short(plan: LoopPlan, task: PHop) -> TrainConfig:
+    """The paper's model and task, with supervision at every position and an early stop."""
+    return TrainConfig(
+        task=task,
+        model=ModelConfig(plan=plan, d_model=128, n_heads=8, d_ff=512, rope_base=300.0),
+        optim=OptimConfig(name="adamw", lr=3e-3, warmup_steps=1000),
+        steps=40_000,
+        batch_size=256,
+        train_examples=4_000_000,
+        log_every=500,
+        eval_every=1000,
+        eval_examples=4096,
+        test_examples=262_144,
+        target_accuracy=0.995,
+    )
+
+
+def _cpu(plan: LoopPlan, task: PHop) -> TrainConfig:
+    """The same table in miniature: 24 letters, 2 and 3 hops, d = 48."""
+    return TrainConfig(
+        task=task,
+        model=ModelConfig(plan=plan, d_model=48, n_heads=3, d_ff=192, rope_base=30.0),
+        optim=OptimConfig(name="adamw", lr=5e-3, warmup_steps=50),
+        steps=500,
+        batch_size=64,
+        log_every=50,
+        eval_every=100,
+        eval_examples=1024,
+        test_examples=4096,
+        target_accuracy=0.99,
+    )
