@@ -24,6 +24,11 @@ def test_text_and_plan_are_the_same_thing(plan: LoopPlan) -> None:
 
 
 @given(plans())
+def test_the_papers_typography_reads_back(plan: LoopPlan) -> None:
+    assert LoopPlan.parse(plan.typography).blocks == plan.blocks
+
+
+@given(plans())
 def test_steps_run_each_block_its_loops_in_order(plan: LoopPlan) -> None:
     assert [step.slot for step in plan.steps] == list(range(plan.depth))
     assert {step.layer for step in plan.steps} == set(range(plan.distinct_layers))

@@ -135,6 +135,12 @@ class LoopPlan:
         """The baseline of the same depth in which no layer runs twice."""
         return LoopPlan((Block(self.depth, 1),))
 
+    @property
+    def typography(self) -> str:
+        """As the paper writes it: (4⊗6), (4⊗1,4,1), and joined where blocks differ in size."""
+        groups = itertools.groupby(self.blocks, key=lambda block: block.layers)
+        return "+".join(f"({layers}⊗{','.join(str(b.loops) for b in blocks)})" for layers, blocks in groups)
+
     def __str__(self) -> str:
         marked = None if self.loopable == _only_candidate(self.blocks) else self.loopable
         loops = [f"{block.loops}*" if i == marked else str(block.loops) for i, block in enumerate(self.blocks)]

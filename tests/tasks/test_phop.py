@@ -190,7 +190,7 @@ def test_render_fits_a_terminal_and_names_the_answer(task: PHop, seed: int) -> N
     drawn = task.render(batch.tokens[0].tolist())
     answer = task.vocabulary[batch.answers[0, -1]]
     assert drawn.splitlines()[0].endswith(f"answer {answer}")
-    assert all(len(line) <= 100 and line == line.rstrip() for line in drawn.splitlines())
+    assert all(len(line) <= 104 and line == line.rstrip() for line in drawn.splitlines())
     assert ("answer ▲" in drawn) == (answer != "⊥")
 
 

@@ -28,8 +28,7 @@ class Measured:
     @property
     def name(self) -> str:
         looped = self.plan.depth > self.plan.distinct_layers
-        (block,) = self.plan.blocks
-        return f"{'Loop' if looped else 'Base'} ({block.layers}⊗{block.loops})"
+        return f"{'Loop' if looped else 'Base'} {self.plan.typography}"
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,8 @@ class Comparison:
 
     @property
     def gap(self) -> float:
+        if self.iso_flop.accuracy < self.iso_param.accuracy:
+            return math.nan
         return percent_gap(self.looped.accuracy, self.iso_param.accuracy, self.iso_flop.accuracy)
 
 

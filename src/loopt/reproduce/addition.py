@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
 from loopt.reproduce.experiment import Experiment, Row, Scale
@@ -57,19 +59,18 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     )
     if scale == "paper":
         return full
-    from dataclasses import replace
-
-    return replace(full, optim=OptimConfig(name="adamw", lr=1e-3, warmup_steps=1000), steps=40_000, target_accuracy=0.99)
+    return replace(
+        full, optim=OptimConfig(name="adamw", lr=1e-3, warmup_steps=1000), steps=40_000, target_accuracy=0.99
+    )
 
 
 addition = Experiment(
     name="addition",
     title="Addition of n numbers of 3 digits (Table 1, left)",
-    rows=tuple(
-        Row(LoopPlan.parse(plan), dict(zip(COLUMNS, numbers, strict=False))) for plan, numbers in PAPER.items()
-    ),
+    rows=tuple(Row(LoopPlan.parse(plan), dict(zip(COLUMNS, numbers, strict=False))) for plan, numbers in PAPER.items()),
     variants=("",),
     columns_of=_columns_of,
     configure=_configure,
+    small={column: f"n={n}, 1 digit" for column, n in SMALL.items()},
     seeds=3,
 )

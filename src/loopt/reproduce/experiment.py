@@ -39,6 +39,8 @@ class Experiment:
     """variant, scale -> which column of the table each test of the run's task fills."""
     configure: Callable[[LoopPlan, str, Scale], TrainConfig]
     """plan, variant, scale -> the run, but for its seed."""
+    small: dict[str, str]
+    """What each column measures at scale cpu, where the task is smaller than the paper's."""
     seeds: int = 1
     """How many the paper ran; the best of them, by mean accuracy, is what a table shows."""
 

@@ -21,6 +21,7 @@ PAPER = {
 }
 SMALL = {"p=16": 2, "p=32": 3}
 """What the columns' p becomes at scale cpu."""
+SMALL_LENGTH = 24
 
 
 def phop(sampler: Literal["planted", "uniform"]) -> Experiment:
@@ -30,7 +31,7 @@ def phop(sampler: Literal["planted", "uniform"]) -> Experiment:
     def configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
         p = int(variant.removeprefix("p"))
         if scale == "cpu":
-            return _cpu(plan, PHop(p=(SMALL[f"p={p}"],), n=24, sampler=sampler, supervision="every"))
+            return _cpu(plan, PHop(p=(SMALL[f"p={p}"],), n=SMALL_LENGTH, sampler=sampler, supervision="every"))
         if scale == "short":
             return _short(plan, PHop(p=(p,), n=256, sampler=sampler, supervision="every"))
         return _paper(plan, PHop(p=(p,), n=256, sampler=sampler, supervision="last"))
@@ -39,7 +40,8 @@ def phop(sampler: Literal["planted", "uniform"]) -> Experiment:
         return {"phop": variant.replace("p", "p=")}
 
     title = f"p-hop induction, {sampler} sampler (Table 1, right)"
-    return Experiment(name, title, rows, ("p16", "p32"), columns_of, configure)
+    small = {column: f"p={p}, n={SMALL_LENGTH}" for column, p in SMALL.items()}
+    return Experiment(name, title, rows, ("p16", "p32"), columns_of, configure, small)
 
 
 def _paper(plan: LoopPlan, task: PHop) -> TrainConfig:

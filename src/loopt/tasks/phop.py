@@ -225,7 +225,7 @@ def _follow(letters: Sequence[int], start: int, p: int) -> list[int]:
 
 
 def _drawing(letters: Sequence[str], stops: Sequence[int]) -> list[str]:
-    """The sequence in even rows of at most 104 columns, and under it the chain as one line that runs back to the left."""
+    """The sequence in even rows of at most 104 columns, and under it the chain as one line that runs to the left."""
     first_hop_to = {stop: hop for hop, stop in reversed(list(enumerate(stops))) if hop}
     cell = 1 + max(2, len(str(len(letters))))  # columns for a position; its letter stands in the last of them
     rows = math.ceil(len(letters) / (96 // cell))

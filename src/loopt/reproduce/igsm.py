@@ -1,0 +1,66 @@
+"""Table 2: symbolic grade-school problems, answered without steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loopt.model import ModelConfig
+from loopt.plan import LoopPlan
+from loopt.reproduce.experiment import Experiment, Row, Scale
+from loopt.runs import OptimConfig, TrainConfig
+from loopt.tasks import IGSM
+
+COLUMN = "accuracy"
+PAPER = {
+    "8x1": 73.2,
+    "1x1": 24.5,
+    "1x2": 52.3,
+    "1x4": 69.9,
+    "1x8": 73.2,
+    "2x1": 54.0,
+    "2x2": 66.9,
+    "2x4": 73.6,
+    "4x1": 71.3,
+    "4x2": 71.6,
+}
+
+
+def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
+    if scale == "cpu":
+        return TrainConfig(
+            task=IGSM(statements=4, needed=(1, 3)),
+            model=ModelConfig(plan=plan, d_model=48, n_heads=3, d_ff=192, rope_base=100.0),
+            optim=OptimConfig(name="adamw", lr=3e-3, warmup_steps=50),
+            steps=500,
+            batch_size=64,
+            log_every=50,
+            eval_every=100,
+            eval_examples=1024,
+            test_examples=4096,
+        )
+    full = TrainConfig(
+        task=IGSM(),
+        model=ModelConfig(plan=plan, d_model=128, n_heads=8, d_ff=512),
+        optim=OptimConfig(name="adafactor", lr=1e-3, warmup_steps=1000),
+        steps=200_000,
+        batch_size=256,
+        train_examples=4_000_000,
+        log_every=500,
+        eval_every=2000,
+        eval_examples=8192,
+        test_examples=50_000,
+    )
+    if scale == "paper":
+        return full
+    return replace(full, optim=OptimConfig(name="adamw", lr=2e-3, warmup_steps=1000), steps=40_000, eval_every=1000)
+
+
+igsm = Experiment(
+    name="igsm",
+    title="Symbolic i-GSM (Table 2)",
+    rows=tuple(Row(LoopPlan.parse(plan), {COLUMN: number}) for plan, number in PAPER.items()),
+    variants=("",),
+    columns_of=lambda variant, scale: {"igsm": COLUMN},
+    configure=_configure,
+    small={COLUMN: "accuracy, 4 statements"},
+)
