@@ -18,6 +18,8 @@ import tiny_runs
 from loopt import LoopPlan, ModelConfig, __version__
 from loopt.cli import COMMANDS, main
 from loopt.report.drawing import human
+from loopt.reproduce.catalogue import EXPERIMENTS
+from loopt.reproduce.experiment import jobs_of
 
 TINY = [
     *("--task.p", "1", "--task.n", "8", "--model.plan", "1x2", "--model.d-model", "8", "--model.n-heads", "2"),
@@ -51,7 +53,17 @@ def test_version(capsys: Captured) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [*COMMANDS, "reproduce quick", "train phop-cpu", "train phop", "tasks show", "tasks show phop"],
+    [
+        *COMMANDS,
+        "reproduce quick",
+        "reproduce phop",
+        "reproduce status",
+        "reproduce table",
+        "train phop-cpu",
+        "train phop",
+        "tasks show",
+        "tasks show phop",
+    ],
 )
 def test_help_gives_an_example(command: str, capsys: Captured) -> None:
     assert run(*command.split(), "--help") == 0
@@ -115,6 +127,14 @@ def test_the_module_is_the_command() -> None:
         ("train --from", "--from config.json"),
         ("train --from nowhere/config.json", "nowhere/config.json: no such file"),
         ("reproduce quick --seed one", "--seed 'one'"),
+        ("reproduce phop --rows 5x5", "rows=5x5: allowed 6x1 | 1x1 | 1x6 | 2x1 | 2x3 | 3x1 | 3x2"),
+        ("reproduce phop --rows 1x6 5y5", "--rows '5y5'"),
+        ("reproduce igsm --seeds 0", "seeds=0: allowed 1 or more"),
+        ("reproduce addition --scale huge", "--scale 'huge'"),
+        ("reproduce table", "NAME required"),
+        ("reproduce table sudoku", "experiment 'sudoku' allowed addition, phop, phop-uniform, igsm"),
+        ("reproduce table phop --format html", "--format 'html'"),
+        ("reproduce status --scale huge", "--scale 'huge'"),
         ("eval", "PATH required"),
         ("eval nowhere", "nowhere/config.json: no such file"),
         ("eval nowhere --examples 0", "examples=0 allowed 1 or more"),
@@ -190,6 +210,41 @@ def test_a_time_limit_stops_and_the_same_command_goes_on(tmp_path: Path, capsys:
     assert run("train", "phop-cpu", *TINY, "--run", "limited") == 0
     assert "limited: all steps done" in capsys.readouterr().out
     tiny_runs.assert_same(tmp_path / "limited", tmp_path / "unbroken")
+
+
+def test_a_table_is_trained_bit_by_bit(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    places = ["--runs", "X", "--results", "Y"]
+    command = ["reproduce", "phop", "--scale", "cpu", "--rows", "1x1", "--device", "cpu", "--time-limit", "0", *places]
+    for step in (1, 2):
+        assert run(*command) == 0
+        shown = capsys.readouterr()
+        assert not shown.err
+        assert f"1x1-p16-seed0: time limit, saved at step {step}\n" in shown.out
+        assert "time limit: 2 of 2 runs are not finished; the same command goes on\n" in shown.out
+        assert re.search(r"^Base \(1⊗1\) +- +- *\n +\(48\.9\) +\(49\.0\) *$", shown.out, re.MULTILINE)
+        assert max(map(len, shown.out.splitlines())) <= 80
+    assert tiny_runs.last_step(tmp_path / "X" / "phop" / "cpu" / "1x1-p16-seed0") == 2
+
+    steps = jobs_of(EXPERIMENTS["phop"], "cpu", 1)[0].config.steps
+    assert run("reproduce", "status", "--scale", "cpu", *places) == 0
+    states = re.findall(r"│ (\S+) +│ (\S+) +│ (\S.*?) +│", capsys.readouterr().out)
+    assert [row for row in states if row[2] != "missing"] == [("phop", "1x1-p16-seed0", f"step 2 of {steps}")]
+    assert len(states) == 11 + 2 * 7 + 2 * 7 + 10
+
+    table = ["reproduce", "table", "phop", "--scale", "cpu", "--results", "Y"]
+    for form, file in (("markdown", "table.md"), ("latex", "table.tex")):
+        assert run(*table, "--format", form) == 0
+        assert capsys.readouterr().out == (tmp_path / "Y" / "phop" / "cpu" / file).read_text(encoding="utf-8")
+    assert run(*table) == 0
+    assert "Loop (1⊗6)" in capsys.readouterr().out
+    assert (tmp_path / "Y" / "phop" / "cpu" / "table.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_seed_of_the_paper_has_a_state(capsys: Captured) -> None:
+    assert run("reproduce", "status", "--scale", "paper") == 0
+    shown = capsys.readouterr().out
+    assert [shown.count(f"-seed{seed} ") for seed in range(4)] == [11 + 14 + 14 + 10, 11, 11, 0]
 
 
 def test_a_signal_saves_and_stops(tmp_path: Path) -> None:

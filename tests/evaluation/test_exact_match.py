@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
-from loopt.evaluation import exact_match
+from loopt.evaluation import Score, exact_match, mean_score, score_tests
 from loopt.plan import PlanError
-from loopt.tasks import IGNORE, Batch, PHop, Task
+from loopt.tasks import IGNORE, Addition, Batch, PHop, Task
 from loopt.tasks.random_bits import Stream
 
 
@@ -98,3 +98,25 @@ def test_the_models_mode_is_left_as_it_was(training: bool) -> None:
         exact_match(model, task, "test", 8, 8, loops=0)
     assert model.training is training
     assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_every_test_of_a_task_has_a_score_of_its_own() -> None:
+    task = Addition(operands=(1, 3), digits=1, test_operands=(2, 3, 4))
+    sizes = ModelConfig(LoopPlan.parse("1x2"), 8, 2, 16, vocab_size=len(task.vocabulary), max_len=12)
+    torch.manual_seed(0)
+    model = LoopedTransformer(sizes)
+    for loops in (None, 1):
+        scores = score_tests(model, task, "test", 40, 16, loops)
+        assert list(scores) == ["n=2", "n=3", "n=4"]
+        for operands in (2, 3, 4):
+            alone = exact_match(model, Addition(operands=operands, digits=1), "test", 40, 16, loops)
+            assert scores[f"n={operands}"] == alone
+    assert len({score.loss for score in scores.values()}) == 3
+    single = score_tests(build(Running()), Running(), "validation", 61, 16)
+    assert single == {"running": exact_match(build(Running()), Running(), "validation", 61, 16)}
+
+
+def test_the_mean_counts_all_tests_alike() -> None:
+    scores = {"a": Score(0.5, 1.0, 10), "b": Score(1.0, 0.25, 90), "c": Score(0.0, 4.0, 20)}
+    assert mean_score(scores) == Score(0.5, 1.75, 120)
+    assert mean_score({"a": scores["a"]}) == scores["a"]

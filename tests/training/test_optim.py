@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from loopt.plan import InputError
 from loopt.runs.config import OptimConfig
 from loopt.training.adafactor import Adafactor
+from loopt.training.muon import Muon
 from loopt.training.optim import (
     build_optimizers,
     learning_rate,
@@ -109,10 +110,27 @@ def test_only_matrices_decay(name: str, kind: type[torch.optim.Optimizer]) -> No
     assert vectors["weight_decay"] == 0.0
 
 
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("shape", [(8, 8), (24, 6), (6, 24)])
+def test_muon_is_torchs_with_the_rate_as_a_tensor(shape: tuple[int, int], weight_decay: float) -> None:
+    torch.manual_seed(0)
+    start, gradients = torch.randn(shape), torch.randn(20, *shape)
+    weights = []
+    for kind, rate in ((torch.optim.Muon, 0.0), (Muon, torch.tensor(0.0))):
+        parameter = torch.nn.Parameter(start.clone())
+        optimizer = kind([parameter], lr=rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+        for step, gradient in enumerate(gradients):
+            set_lr([optimizer], 0.01 * (step + 1))
+            parameter.grad = gradient.clone()
+            optimizer.step()
+        weights.append(parameter.detach())
+    torch.testing.assert_close(weights[1], weights[0], rtol=1e-5, atol=1e-5)
+
+
 def test_muon_takes_the_matrices_of_the_layers() -> None:
     model = tiny()
     muon, adamw = build_optimizers(model, config("muon"))
-    assert type(muon) is torch.optim.Muon
+    assert type(muon) is Muon
     assert type(adamw) is torch.optim.AdamW
     assert names_in(model, muon.param_groups[0]) == {"loop.0.weight", "loop.2.weight"}
     assert muon.param_groups[0]["adjust_lr_fn"] == "match_rms_adamw"

@@ -19,6 +19,7 @@ from loopt.report.curves import require_matplotlib
 from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.reproduce.experiment import Experiment, Job, Scale, jobs_of
 from loopt.reproduce.quick import QuickResult, claim, quick
+from loopt.reproduce.ray_launcher import run_on_ray
 from loopt.reproduce.sweep import Places, run_locally, state_of
 from loopt.reproduce.table import build_sheet
 from loopt.runs.files import explained
@@ -70,6 +71,13 @@ class ExperimentOptions:
     """Only these rows, such as 1x6 6x1; all unless given."""
     seeds: int | None = None
     """How many seeds of every row; the paper's number at scale paper, else one."""
+    launcher: Literal["local", "ray"] = "local"
+    """local: one run after the other; ray: side by side, on the Ray cluster that RAY_ADDRESS names or that runs here,
+    else on one that is started here and ends with the command. Every node needs loopt, and must see the directories of
+    runs and results under the same path. A run whose worker dies goes on from its last checkpoint in another."""
+    gpus_per_run: float = 1.0
+    """With ray, the share of a GPU that a run takes, where the cluster has any; 0 trains on the CPU. On the CPU a run
+    takes one core."""
     places: Annotated[Places, tyro.conf.arg(name="")] = field(default_factory=Places)
     session: Annotated[Session, tyro.conf.arg(name="")] = field(default_factory=Session)
 
@@ -81,7 +89,7 @@ class StatusOptions:
     loopt reproduce status --scale short
     """
 
-    scale: Scale = "short"
+    scale: Scale = "cpu"
     places: Annotated[Places, tyro.conf.arg(name="")] = field(default_factory=Places)
 
 
@@ -92,9 +100,9 @@ class TableOptions:
     loopt reproduce table phop --scale short --format markdown
     """
 
-    name: tyro.conf.Positional[str]
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
     """Which experiment."""
-    scale: Scale = "short"
+    scale: Scale = "cpu"
     format: Literal["terminal", "markdown", "latex"] = "terminal"
     results: Path = Path("results")
 
@@ -133,19 +141,22 @@ def _quick(options: QuickOptions) -> int:
 def _experiment(experiment: Experiment, options: ExperimentOptions) -> int:
     require_matplotlib()
     jobs = _selected(experiment, options)
-    stopped, diverged = run_locally(jobs, options.places, options.session, say=print)
+    if options.launcher == "ray":
+        stopped, diverged = run_on_ray(jobs, options.places, options.session, print, options.gpus_per_run)
+    else:
+        stopped, diverged = run_locally(jobs, options.places, options.session, say=print)
     _show(experiment, options.scale, options.places)
     if stopped is not None:
         missing = sum(job.read_result(options.places.results) is None for job in jobs)
-        print(f"{missing} of {len(jobs)} runs are not finished")
-        return report_stop(stopped, options.places.runs / experiment.name)
+        print(f"{stopped.reason}: {missing} of {len(jobs)} runs are not finished; the same command goes on")
+        return 128 + stopped.signal if stopped.signal else 0
     if diverged:
         print(f"diverged: {', '.join(diverged)}")
     return 1 if diverged else 0
 
 
 def _selected(experiment: Experiment, options: ExperimentOptions) -> list[Job]:
-    seeds = options.seeds if options.seeds is not None else (experiment.seeds if options.scale == "paper" else 1)
+    seeds = options.seeds if options.seeds is not None else experiment.seeds_at(options.scale)
     if seeds < 1:
         raise InputError(f"seeds={seeds}: allowed is 1 or more")
     plans = [row.plan for row in experiment.rows]
@@ -175,7 +186,7 @@ def _status(options: StatusOptions) -> int:
     for column in ("experiment", "run", "state"):
         table.add_column(column)
     for experiment in EXPERIMENTS.values():
-        for job in jobs_of(experiment, options.scale, 1):
+        for job in jobs_of(experiment, options.scale, experiment.seeds_at(options.scale)):
             state = state_of(job, options.places)
             style = "green" if state == "finished" else "dim" if state == "missing" else "yellow"
             table.add_row(experiment.name, job.name, state, style=style)

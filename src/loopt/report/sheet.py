@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -12,22 +14,30 @@ from rich.text import Text
 from loopt.report.curves import require_matplotlib
 from loopt.report.drawing import human
 
+DETAILS = ("% gap", "parameters", "FLOPs", "steps", "seconds")
+
 
 @dataclass(frozen=True)
 class Cell:
     ours: float | None
     paper: float | None
+    comparable: bool = True
+    """Whether both are of the same thing, so that their difference means something."""
 
     def text(self, digits: int = 1) -> str:
-        """``99.8 (99.9, -0.1)``: ours, and in brackets the paper's and the difference."""
-        if self.ours is None and self.paper is None:
-            return ""
+        """Ours, and in brackets the paper's and the difference of the two as they are shown.
+
+        >>> Cell(99.76, 99.9).text(), Cell(99.9, 99.9, comparable=False).text(), Cell(None, 99.9).text()
+        ('99.8 (99.9, -0.1)', '99.9 (99.9)', '- (99.9)')
+        """
         ours = "-" if self.ours is None else f"{self.ours:.{digits}f}"
         if self.paper is None:
             return ours
-        if self.ours is None:
-            return f"- ({self.paper:.{digits}f})"
-        return f"{ours} ({self.paper:.{digits}f}, {self.ours - self.paper:+.{digits}f})"
+        paper = f"{self.paper:.{digits}f}"
+        if self.ours is None or not self.comparable:
+            return f"{ours} ({paper})"
+        difference = round(float(ours) - float(paper), digits) + 0.0  # minus zero becomes zero
+        return f"{ours} ({paper}, {difference:+.{digits}f})"
 
 
 @dataclass(frozen=True)
@@ -37,20 +47,29 @@ class Line:
     parameters: int | None
     flops: int | None
     cells: list[Cell]
-    gap: Cell
+    gap: Cell | None
+    """None where there is no such thing: at a baseline."""
     steps: int | None
     seconds: float | None
 
-    def texts(self) -> list[str]:
+    @property
+    def accuracies(self) -> list[str]:
+        return [cell.text() for cell in self.cells]
+
+    @property
+    def details(self) -> list[str]:
+        """The texts that belong under DETAILS."""
         return [
-            self.name,
+            "" if self.gap is None else self.gap.text(digits=0),
             "" if self.parameters is None else human(self.parameters),
             "" if self.flops is None else human(self.flops),
-            *(cell.text() for cell in self.cells),
-            self.gap.text(digits=0),
             "" if self.steps is None else str(self.steps),
             "" if self.seconds is None else f"{self.seconds:.0f}",
         ]
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.name, *self.accuracies, *self.details]
 
 
 @dataclass(frozen=True)
@@ -62,35 +81,49 @@ class Sheet:
 
     @property
     def header(self) -> list[str]:
-        return ["model", "parameters", "FLOPs", *self.columns, "% gap", "steps", "seconds"]
+        return ["model", *self.columns, *DETAILS]
 
 
 def terminal(sheet: Sheet) -> RenderableType:
-    table = Table(title=sheet.title, title_justify="left", title_style="bold")
-    for column in sheet.header:
-        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=column == "model")
+    """Two tables, the paper's and the rest, since a terminal of 80 columns has no room for both side by side."""
+    accuracies, details = _table(sheet.columns), _table(DETAILS)
     for line in sheet.lines:
-        stacked = (text.replace(" (", "\n(") for text in line.texts()[1:])  # ours above the paper's: narrower
-        table.add_row(line.name, *stacked, style="cyan" if line.looped else "")
-    return Group(table, Text("\n".join(sheet.notes), style="dim"))
+        style = "cyan" if line.looped else ""
+        accuracies.add_row(line.name, *map(_stacked, line.accuracies), style=style)
+        details.add_row(line.name, *line.details, style=style)
+    title, notes = Text(f"{sheet.title}\n", style="bold"), Text("\n".join(sheet.notes), style="dim")
+    return Group(title, accuracies, Text(), details, Text(), notes)
+
+
+def _table(columns: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("model", no_wrap=True)
+    for column in columns:
+        table.add_column(_stacked(column), justify="right", vertical="bottom", overflow="fold")
+    return table
+
+
+def _stacked(text: str) -> str:
+    """Ours above the paper's, which is narrower."""
+    return text.replace(" (", "\n(")
 
 
 def markdown(sheet: Sheet) -> str:
     rows = [
         "| " + " | ".join(sheet.header) + " |",
         "|---|" + "--:|" * (len(sheet.header) - 1),
-        *("| " + " | ".join(line.texts()) + " |" for line in sheet.lines),
+        *("| " + " | ".join(line.texts) + " |" for line in sheet.lines),
     ]
     return f"**{sheet.title}**\n\n" + "\n".join(rows) + "\n\n" + " ".join(sheet.notes) + "\n"
 
 
 def latex(sheet: Sheet) -> str:
     def escape(text: str) -> str:
-        for plain, command in (("%", r"\%"), ("⊗", r"$\otimes$"), ("&", r"\&"), ("_", r"\_")):
+        for plain, command in (("%", r"\%"), ("⊗", r"$\otimes$"), ("&", r"\&"), ("_", r"\_"), ("#", r"\#")):
             text = text.replace(plain, command)
         return text
 
-    rows = [" & ".join(escape(text) for text in line.texts()) + r" \\" for line in sheet.lines]
+    rows = [" & ".join(escape(text) for text in line.texts) + r" \\" for line in sheet.lines]
     return "\n".join(
         [
             r"\begin{table}",
@@ -110,22 +143,29 @@ def latex(sheet: Sheet) -> str:
 
 
 def draw(sheet: Sheet, path: Path) -> None:
-    """One panel per column: our accuracy as a bar, the paper's as a tick across it."""
+    """One panel per column: our accuracy as a bar, with its number to the right, the paper's as a tick across it."""
     require_matplotlib()
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(1.2 + 2.6 * len(sheet.columns), 0.9 + 0.34 * len(sheet.lines)), layout="constrained")
+    figure = Figure(figsize=(1.2 + 2.8 * len(sheet.columns), 1.1 + 0.34 * len(sheet.lines)), layout="constrained")
     panels = figure.subplots(1, len(sheet.columns), sharey=True, squeeze=False)[0]
     places = range(len(sheet.lines))
     for index, (axes, column) in enumerate(zip(panels, sheet.columns, strict=True)):
-        ours = [line.cells[index].ours or 0.0 for line in sheet.lines]
-        axes.barh(places, ours, color=["#1769aa" if line.looped else "#b8bec5" for line in sheet.lines], height=0.62)
+        ours = [line.cells[index].ours for line in sheet.lines]
+        colours = ["#1769aa" if line.looped else "#b8bec5" for line in sheet.lines]
+        axes.barh(places, [number or 0.0 for number in ours], color=colours, height=0.62)
+        for place, number in zip(places, ours, strict=True):  # a bar of length 0 may be measured or missing
+            text = "-" if number is None else f"{number:.1f}"
+            axes.text(120, place, text, ha="right", va="center", color="#444444", fontsize=9)
         paper = [(place, line.cells[index].paper) for place, line in zip(places, sheet.lines, strict=True)]
         known = [(place, number) for place, number in paper if number is not None]
-        axes.plot([n for _, n in known], [p for p, _ in known], "|", color="#c77700", markersize=13, markeredgewidth=2)
-        axes.set(title=column, xlim=(0, 103))
+        across = {"marker": "|", "markersize": 13, "markeredgewidth": 2, "color": "#c77700", "clip_on": False}
+        if known:  # no line at all, drawn outside the panel, would take all the room
+            axes.plot([n for _, n in known], [p for p, _ in known], linestyle="", **across)
+        axes.set_title(column, fontsize=11)
+        axes.set(xlim=(0, 120), xticks=(0, 25, 50, 75, 100))
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_yticks(places, [line.name for line in sheet.lines])
     panels[0].invert_yaxis()
-    panels[0].set_xlabel("accuracy, %  (bar: ours, tick: the paper's)")
+    figure.supxlabel("accuracy, % (bar: ours, tick: the paper's)", fontsize=10)
     figure.savefig(path, dpi=160)

@@ -40,12 +40,16 @@ class Experiment:
     configure: Callable[[LoopPlan, str, Scale], TrainConfig]
     """plan, variant, scale -> the run, but for its seed."""
     small: dict[str, str]
-    """What each column measures at scale cpu, where the task is smaller than the paper's."""
+    """What each column measures at scale cpu, where the task is smaller than the paper's, which stands in brackets."""
     seeds: int = 1
     """How many the paper ran; the best of them, by mean accuracy, is what a table shows."""
 
     def columns(self, scale: Scale) -> list[str]:
         return [column for variant in self.variants for column in self.columns_of(variant, scale).values()]
+
+    def seeds_at(self, scale: Scale) -> int:
+        """How many seeds to run unless told otherwise."""
+        return self.seeds if scale == "paper" else 1
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,16 @@ class Job:
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise RunError(f"{path}: not a result ({error}); delete it to measure the row again") from None
+        if not self._is_result(found):
+            raise RunError(f"{path}: not a result of this row; delete it to measure the row again")
         return found
+
+    def _is_result(self, found: Any) -> bool:
+        """Whether it has the accuracies that the table will ask for; of an older config it may not."""
+        result = found.get("result") if isinstance(found, dict) else None
+        accuracies = result.get("accuracies") if isinstance(result, dict) else None
+        tests = self.experiment.columns_of(self.variant, self.scale).keys()
+        return isinstance(accuracies, dict) and accuracies.keys() >= tests
 
     def write_result(self, results: Path, result: dict[str, Any]) -> None:
         path = self.result_path(results)

@@ -31,19 +31,27 @@ def run_locally(
     outcome that stopped it; and the jobs that diverged, each of which leaves the others alone."""
     began = time.monotonic()
     diverged: list[str] = []
+    some_ran = False
     for job in jobs:
         if job.read_result(places.results) is not None:
             continue
         left = session
         if session.time_limit is not None:
-            left = replace(session, time_limit=max(0.0, session.time_limit - (time.monotonic() - began)))
+            seconds = session.time_limit - (time.monotonic() - began)
+            if seconds <= 0 and some_ran:  # not before the first, so that every call gets somewhere
+                return Outcome(False, saved_step(job, places), "time limit"), diverged
+            left = replace(session, time_limit=max(0.0, seconds))
+        some_ran = True
         try:
             outcome = run_job(job, places, left)
         except DivergedError as error:
             say(str(error))
             diverged.append(job.name)
             continue
-        if not outcome.finished or outcome.signal:
+        if not outcome.finished:
+            say(f"{job.name}: {outcome.reason}, saved at step {outcome.step}")
+            return outcome, diverged
+        if outcome.signal:
             return outcome, diverged
         say(f"{job.name}: {outcome.reason} at step {outcome.step}, accuracy {outcome.result['accuracy']:.1%}")
     return None, diverged
@@ -76,5 +84,10 @@ def state_of(job: Job, places: Places) -> str:
     """finished, step 1200 of 6000, or missing."""
     if job.read_result(places.results) is not None:
         return "finished"
-    steps = checkpoint.steps_in(places.run_of(job) / "checkpoints")
-    return f"step {steps[-1]} of {job.config.steps}" if steps else "missing"
+    step = saved_step(job, places)
+    return f"step {step} of {job.config.steps}" if step else "missing"
+
+
+def saved_step(job: Job, places: Places) -> int:
+    """The step of a job's last checkpoint; 0 where there is none."""
+    return max(checkpoint.steps_in(places.run_of(job) / "checkpoints"), default=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from loopt.analysis import percent_gap
 from loopt.plan import LoopPlan
 from loopt.report.sheet import Cell, Line, Sheet
 from loopt.reproduce.experiment import Experiment, Job, Row, Scale
+from loopt.runs import codec
 
 MOST_SEEDS = 100
 
@@ -19,42 +21,61 @@ def build_sheet(experiment: Experiment, scale: Scale, results: Path) -> Sheet:
     """The table from the files alone; rows that are not measured yet have no numbers of ours."""
     columns = experiment.columns(scale)
     measured = {row.plan: _measure(experiment, scale, row, results) for row in experiment.rows}
-    ours = {plan: values for plan, (values, _) in measured.items()}
+    ours = {plan: one.values for plan, one in measured.items()}
     paper = {row.plan: row.paper for row in experiment.rows}
     lines = []
     for row in experiment.rows:
-        values, found = measured[row.plan]
+        values, best = measured[row.plan].values, measured[row.plan].best
+        gap = Cell(_gap(row.plan, columns, ours), _gap(row.plan, columns, paper), scale != "cpu")
         lines.append(
             Line(
                 name=f"{'Loop' if row.looped else 'Base'} {row.plan.typography}",
                 looped=row.looped,
-                parameters=found[0]["result"]["parameters"] if found else None,
-                flops=found[0]["result"]["flops"] if found else None,
-                cells=[Cell(values.get(column), row.paper.get(column)) for column in columns],
-                gap=Cell(_gap(row.plan, columns, ours), _gap(row.plan, columns, paper)),
-                steps=sum(one["result"]["step"] for one in found) if found else None,
-                seconds=sum(one["result"]["seconds"] for one in found) if found else None,
+                parameters=best[0]["result"]["parameters"] if best else None,
+                flops=best[0]["result"]["flops"] if best else None,
+                cells=[Cell(values.get(column), row.paper.get(column), scale != "cpu") for column in columns],
+                gap=gap if row.looped else None,
+                steps=sum(one["result"]["step"] for one in best) if best else None,
+                seconds=sum(one["result"]["seconds"] for one in best) if best else None,
             )
         )
     labels = [experiment.small[column] if scale == "cpu" else column for column in columns]
-    return Sheet(f"{experiment.title}, scale {scale}", labels, lines, _notes(experiment, scale, measured))
+    notes = _notes(experiment, scale, list(measured.values()))
+    return Sheet(f"{experiment.title}, scale {scale}", labels, lines, notes)
 
 
-def _measure(
-    experiment: Experiment, scale: Scale, row: Row, results: Path
-) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Our accuracies in % by column, and the results they come from: of each variant, the best seed's."""
-    values: dict[str, float] = {}
-    found: list[dict[str, Any]] = []
+@dataclass(frozen=True)
+class _Measured:
+    """Of one row: of each variant, the best seed's."""
+
+    values: dict[str, float]
+    """Our accuracies in %, by column."""
+    best: list[dict[str, Any]]
+    """The results they come from."""
+    seeds: list[int]
+    """How many there were of each."""
+    outdated: list[str]
+    """Those whose settings are no longer the experiment's."""
+
+
+def _measure(experiment: Experiment, scale: Scale, row: Row, results: Path) -> _Measured:
+    measured = _Measured({}, [], [], [])
     for variant in experiment.variants:
-        seeds = (Job(experiment, scale, row, variant, seed).read_result(results) for seed in range(MOST_SEEDS))
-        done = [result for result in seeds if result is not None]
+        done = []
+        for seed in range(MOST_SEEDS):
+            job = Job(experiment, scale, row, variant, seed)
+            result = job.read_result(results)
+            if result is not None:
+                done.append((result["result"]["accuracy"], job, result))
         if done:
-            best = max(done, key=lambda result: result["result"]["accuracy"])
-            found.append(best)
+            _, job, result = max(done, key=lambda one: one[0])
+            measured.best.append(result)
+            measured.seeds.append(len(done))
+            if result["result"]["config"] != codec.fingerprint(job.config.resolved()):
+                measured.outdated.append(job.name)
             for test, column in experiment.columns_of(variant, scale).items():
-                values[column] = 100 * best["result"]["accuracies"][test]
-    return values, found
+                measured.values[column] = 100 * result["result"]["accuracies"][test]
+    return measured
 
 
 def _gap(plan: LoopPlan, columns: Sequence[str], values: dict[LoopPlan, dict[str, float]]) -> float | None:
@@ -72,17 +93,27 @@ def _gap(plan: LoopPlan, columns: Sequence[str], values: dict[LoopPlan, dict[str
     return None if iso_flop <= iso_param or math.isnan(gap) else gap
 
 
-def _notes(
-    experiment: Experiment, scale: Scale, measured: dict[LoopPlan, tuple[dict[str, float], list[dict[str, Any]]]]
-) -> list[str]:
-    results = [one for _, found in measured.values() for one in found]
-    notes = ["Accuracy in %, ours (the paper's); % gap likewise, by the mean over the columns."]
+def _notes(experiment: Experiment, scale: Scale, measured: Sequence[_Measured]) -> list[str]:
+    notes = ["Accuracy in %, ours (the paper's, difference); % gap likewise, by the mean over the columns."]
     if scale == "cpu":
-        notes.append("At this scale the task and the models are smaller than the paper's: look at the pattern alone.")
-    if experiment.seeds > 1:
-        notes.append("Of several seeds the one with the highest mean accuracy, as in the paper.")
+        notes = [
+            "Accuracy in %, ours (the paper's); % gap likewise, by the mean over the columns.",
+            "At this scale the task and the models are smaller than the paper's: look at the pattern alone.",
+        ]
+    seeds = sorted({count for one in measured for count in one.seeds})
+    if seeds:
+        notes.append(_of_seeds(seeds[0], seeds[-1], experiment.seeds))
+    outdated = [name for one in measured for name in one.outdated]
+    if outdated:
+        notes.append(f"Measured with settings that have changed since: {', '.join(outdated)}.")
     for key, what in (("hardware", "On"), ("torch", "torch"), ("loopt", "loopt")):
-        seen = sorted({one["result"][key] for one in results})
+        seen = sorted({result["result"][key] for one in measured for result in one.best})
         if seen:
             notes.append(f"{what} {', '.join(seen)}.")
     return notes
+
+
+def _of_seeds(fewest: int, most: int, in_the_paper: int) -> str:
+    count = str(most) if fewest == most else f"{fewest} to {most}"
+    ours = "One seed each" if most == 1 else f"The best of {count} seeds by mean accuracy"
+    return f"{ours}; the paper's, the best of {in_the_paper}." if in_the_paper > 1 else f"{ours}."

@@ -62,6 +62,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "log_every", "eval_every", "eval_examples", "test_examples"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        parts = len(self.task.parts)
+        _require(self.batch_size >= parts, "batch_size", self.batch_size, f"{parts} or more, one for each of its parts")
         _require(0 <= self.seed < 2**63, "seed", self.seed, "0 to 2^63 - 1")
         if self.train_examples is not None:
             _require(self.train_examples >= 1, "train_examples", self.train_examples, "1 or more, or none")

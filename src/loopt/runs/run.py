@@ -27,6 +27,10 @@ except ImportError:  # Windows: two trainers of one run are then not caught
 KEEP_LAST = 2
 
 
+class BusyError(RunError):
+    """A run that another process is training."""
+
+
 class Run:
     """The directory of one run. ``Run.load`` is for reading; ``Run.start`` for the process that trains it."""
 
@@ -74,7 +78,7 @@ class Run:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self.close()
-                raise RunError(f"run {self.directory} is being trained by another process") from None
+                raise BusyError(f"run {self.directory} is being trained by another process") from None
 
     def close(self) -> None:
         """Let go of the directory."""

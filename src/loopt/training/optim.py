@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.optim import AdamW, Muon, Optimizer
+from torch.optim import AdamW, Optimizer
 
 from loopt.plan import InputError
 from loopt.training.adafactor import Adafactor
+from loopt.training.muon import Muon
 
 if TYPE_CHECKING:
     from loopt.runs.config import OptimConfig
@@ -37,10 +38,10 @@ def learning_rate(step: int, total_steps: int, peak: float, warmup_steps: int) -
 def build_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
     """The optimizers that share the model's parameters out among them; step all of them."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    # A tensor, so that a captured CUDA graph reads the rate that set_lr last put there.
+    lr = torch.tensor(config.lr, device=named[0][1].device)
     match config.name:
         case "adafactor":
-            # A tensor, so that a captured CUDA graph reads the rate that set_lr last put there.
-            lr = torch.tensor(config.lr, device=named[0][1].device)
             groups = _decay_groups((p for _, p in named), config.weight_decay)
             return [Adafactor(groups, lr=lr, scale_parameter=config.scale_parameter)]
         case "adamw":
@@ -49,7 +50,8 @@ def build_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
             matrices = [p for name, p in named if _is_layer_matrix(name, p)]
             others = [p for name, p in named if not _is_layer_matrix(name, p)]
             # Scaled to AdamW's update size, so that one lr serves both.
-            muon = Muon(matrices, lr=config.lr, weight_decay=config.weight_decay, adjust_lr_fn="match_rms_adamw")
+            matched = "match_rms_adamw"
+            muon = Muon(matrices, lr=lr, weight_decay=config.weight_decay, adjust_lr_fn=matched)  # type: ignore[arg-type]
             return [muon, _adamw(others, config)]
 
 

@@ -81,7 +81,7 @@ def train(config: TrainConfig, directory: Path | str, session: Session | None = 
         result = run.read_result()
         if result is not None:
             return Outcome(True, result["step"], "already finished", result)
-        with _signals() as caught:
+        with noted_signals() as caught:
             return _Trainer(run, session, device, caught).train(label or run.directory.name)
     finally:
         run.close()
@@ -100,7 +100,7 @@ class _Trainer:
         self.step = 0
         self.earlier_seconds = 0.0
         self._resume()
-        captured = device.type == "cuda" and self.config.optim.name != "muon"  # torch's Muon wants its rate on the host
+        captured = device.type == "cuda"
         self.update = TrainStep(self.config, self.model, self.optimizers, self.step, compiled, captured)
 
     def _resume(self) -> None:
@@ -260,7 +260,7 @@ def environment(device: torch.device) -> dict[str, str]:
 
 
 @contextmanager
-def _signals() -> Iterator[list[int]]:
+def noted_signals() -> Iterator[list[int]]:
     """Note Ctrl-C and SIGTERM instead of dying of them; a second one ends the process as usual."""
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():

@@ -1,0 +1,167 @@
+"""Running the jobs of an experiment side by side, as tasks of a Ray cluster.
+
+All that a job knows is in its run's directory, which every node must see under the same path. When a worker dies, Ray
+starts its task again, on whichever node has room, and the run goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from loopt.plan import InputError
+from loopt.reproduce.experiment import Job
+from loopt.reproduce.sweep import Places, run_job, saved_step
+from loopt.runs import RunError
+from loopt.runs.run import BusyError
+from loopt.training import DivergedError, Outcome, Session
+from loopt.training.trainer import noted_signals
+
+RETRIES = 3
+"""How often a job whose worker died is started again before it is given up."""
+LOCK_WAIT = 30.0
+"""Seconds for which a job waits for its run's lock: Ray may hear that a worker is dead before the kernel has let go of
+all that it held, a GPU among it."""
+LOOK_EVERY = 0.5
+"""Seconds after which a signal is noticed."""
+
+
+def run_on_ray(
+    jobs: Sequence[Job], places: Places, session: Session, say: Callable[[str], None], gpus_per_run: float = 1.0
+) -> tuple[Outcome | None, list[str]]:
+    """What ``run_locally`` does, with as many jobs at a time as the cluster has room for; of the outcomes of those that
+    were stopped, the furthest.
+
+    The time limit is one moment for all jobs, by the clocks of their nodes; the start of Ray counts. A signal cancels
+    the jobs: those that train save and stop, the others just stop. A second signal waits for nothing, and then the last
+    checkpoints are what is gone on from. A job that fails leaves the others alone; when they have ended, what failed
+    for another reason than divergence is a ``RunError``.
+    """
+    if not 0 <= gpus_per_run <= 1:
+        raise InputError(f"gpus_per_run={gpus_per_run}: allowed is 0 to 1, since a run trains on one GPU")
+    deadline = None if session.time_limit is None else time.time() + session.time_limit
+    places = Places(places.runs.resolve(), places.results.resolve())  # a worker may live in another directory
+    with _cluster() as ray:
+        gpus = gpus_per_run if session.device in ("auto", "cuda") and ray.cluster_resources().get("GPU") else 0
+        device = "cpu" if gpus_per_run == 0 and session.device == "auto" else session.device
+        session = replace(session, device=device, progress=False)
+        task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_run)
+        with noted_signals() as caught:
+            unfinished = (job for job in jobs if job.read_result(places.results) is None)
+            waiting = {task.remote(job, places, session, deadline): job for job in unfinished}
+            return _watch(ray, waiting, places, caught, say)
+
+
+@contextmanager
+def _cluster() -> Iterator[Any]:
+    """Ray, connected: as this process already is, else to the cluster that RAY_ADDRESS names or that ``ray start``
+    started here, else to one of our own that ends with us."""
+    try:
+        import ray
+    except ImportError:
+        raise InputError("launcher=ray: not installed; pip install 'loopt[sweep]'") from None
+    if ray.is_initialized():
+        yield ray
+        return
+    _check_address(os.environ.get("RAY_ADDRESS", ""))
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of our own reports to nobody
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Ray itself tries for more than two minutes before it gives up."""
+    if address in ("", "auto", "local"):
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise InputError(f"RAY_ADDRESS={address}: no Ray cluster answers there ({error})") from None
+
+
+def _run(job: Job, places: Places, session: Session, deadline: float | None) -> Outcome:
+    """One job, in a worker: a task runs in the main thread there, so that ``train`` notes signals as usual."""
+    if deadline is not None:
+        left = deadline - time.time()
+        if left <= 0:
+            return Outcome(False, saved_step(job, places), "time limit")
+        session = replace(session, time_limit=left)
+    outcome = _run_when_free(job, places, session)
+    if not outcome.finished and outcome.signal == signal.SIGTERM:
+        signal.raise_signal(signal.SIGTERM)  # meant for this worker or its node: to Ray it is dead, the job is not
+    return outcome
+
+
+def _run_when_free(job: Job, places: Places, session: Session) -> Outcome:
+    patience = time.monotonic() + LOCK_WAIT
+    while True:
+        try:
+            return run_job(job, places, session)
+        except BusyError:
+            if time.monotonic() > patience:
+                raise
+            time.sleep(1)
+
+
+def _watch(
+    ray: Any, waiting: dict[Any, Job], places: Places, caught: list[int], say: Callable[[str], None]
+) -> tuple[Outcome | None, list[str]]:
+    """Tell of every job how it ended, when it ends."""
+    stopped: list[Outcome] = []
+    diverged: list[str] = []
+    failed: list[str] = []
+    cancelled = False
+    while waiting:
+        if caught and not cancelled:
+            cancelled = True
+            for reference in waiting:
+                ray.cancel(reference)  # to a worker this is Ctrl-C
+        ended, _ = ray.wait(list(waiting), timeout=LOOK_EVERY)
+        for reference in ended:
+            job = waiting.pop(reference)
+            try:
+                outcome: Outcome = ray.get(reference)
+            except ray.exceptions.TaskCancelledError:
+                outcome = Outcome(False, saved_step(job, places), "cancelled", signal=signal.SIGINT)
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, DivergedError):
+                    diverged.append(job.name)
+                else:
+                    failed.append(job.name)
+                # An InputError stands alone; of anything else we want the traceback, which Ray puts into its own.
+                say(str(error.cause) if isinstance(error.cause, InputError) else f"{job.name}: {error}")
+                continue
+            except ray.exceptions.RayError as error:
+                failed.append(job.name)
+                kind, step = type(error).__name__, saved_step(job, places)
+                say(f"{job.name}: lost its worker more than {RETRIES} times ({kind}), saved at step {step}")
+                continue
+            if outcome.finished:
+                say(f"{job.name}: {outcome.reason} at step {outcome.step}, accuracy {outcome.result['accuracy']:.1%}")
+            else:
+                outcome = _by_our_signal(outcome, caught)
+                stopped.append(outcome)
+                say(f"{job.name}: {outcome.reason}, {f'saved at step {outcome.step}' if outcome.step else 'not begun'}")
+    if caught and not stopped:  # it came when there was nothing left to stop
+        stopped.append(_by_our_signal(Outcome(False, 0, ""), caught))
+    if failed and not stopped:
+        raise RunError(f"{len(failed)} runs failed, as told above: {', '.join(failed)}. The same command tries again")
+    return max(stopped, key=lambda outcome: outcome.step, default=None), diverged
+
+
+def _by_our_signal(outcome: Outcome, caught: list[int]) -> Outcome:
+    """What stopped a job that we cancelled is the signal that we caught."""
+    if not caught:
+        return outcome
+    return replace(outcome, reason=f"stopped by {signal.Signals(caught[0]).name}", signal=caught[0])

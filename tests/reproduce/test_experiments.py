@@ -1,0 +1,143 @@
+"""What the experiments say of themselves holds together, and is what the paper says."""
+
+from __future__ import annotations
+
+import re
+from typing import get_args
+
+import pytest
+
+from loopt.reproduce.catalogue import EXPERIMENTS
+from loopt.reproduce.experiment import Experiment, Scale, jobs_of
+from loopt.reproduce.sweep import Places
+
+SCALES: tuple[Scale, ...] = get_args(Scale)
+
+# Tables 1 and 2 of the paper (arXiv 2502.17416), copied line by line.
+PAPER = {
+    "addition": """
+        Base 12 1 100.0 100.0 100.0 100.0
+        Base 1 1 0.1 0.1 0.1 0.0
+        Loop 1 12 99.9 100.0 99.9 99.6
+        Base 2 1 85.8 71.5 49.3 38.8
+        Loop 2 6 100.0 99.8 99.7 99.5
+        Base 3 1 97.2 78.5 69.2 60.7
+        Loop 3 4 100.0 99.1 97.0 96.6""",
+    "phop": """
+        Base 6 1 99.9 99.6
+        Base 1 1 48.9 49.0
+        Loop 1 6 99.9 99.5
+        Base 2 1 68.8 59.4
+        Loop 2 3 99.9 99.8
+        Base 3 1 97.2 73.0
+        Loop 3 2 99.9 99.5""",
+    "igsm": """
+        Base 8 1 73.2
+        Base 1 1 24.5
+        Loop 1 2 52.3
+        Loop 1 4 69.9
+        Loop 1 8 73.2
+        Base 2 1 54.0
+        Loop 2 2 66.9
+        Loop 2 4 73.6
+        Base 4 1 71.3
+        Loop 4 2 71.6""",
+}
+PAPER["phop-uniform"] = PAPER["phop"]
+
+every_experiment = pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=list(EXPERIMENTS))
+every_scale = pytest.mark.parametrize("scale", SCALES)
+
+
+@every_experiment
+def test_the_papers_numbers(experiment: Experiment) -> None:
+    columns = experiment.columns("paper")
+    shown = [row for row in experiment.rows if row.paper]
+    lines = [line.split() for line in PAPER[experiment.name].strip().splitlines()]
+    assert len(shown) == len(lines)
+    for row, (kind, layers, loops, *numbers) in zip(shown, lines, strict=True):
+        assert (str(row.plan), row.looped) == (f"{layers}x{loops}", kind == "Loop")
+        assert row.paper == dict(zip(columns, map(float, numbers), strict=True))
+
+
+@every_scale
+@every_experiment
+def test_every_column_is_filled_once(experiment: Experiment, scale: Scale) -> None:
+    columns = experiment.columns(scale)
+    assert len(set(columns)) == len(columns)
+    assert set(columns) == set(experiment.small if scale == "cpu" else experiment.columns("paper"))
+    for row in experiment.rows:
+        assert not row.paper or set(row.paper) >= set(columns)
+        for variant in experiment.variants:
+            tests = experiment.configure(row.plan, variant, scale).task.tests
+            assert set(experiment.columns_of(variant, scale)) == set(tests)
+
+
+@every_scale
+@every_experiment
+def test_rows_differ_in_their_plan_alone(experiment: Experiment, scale: Scale) -> None:
+    for variant in experiment.variants:
+        configs = [experiment.configure(row.plan, variant, scale).resolved() for row in experiment.rows]
+        assert [config.model.plan for config in configs] == [row.plan for row in experiment.rows]
+        alike = {repr(config).replace(repr(config.model.plan), "PLAN") for config in configs}
+        assert len(alike) == 1
+
+
+@every_experiment
+def test_looped_rows_have_their_baselines(experiment: Experiment) -> None:
+    plans = [row.plan for row in experiment.rows]
+    assert len(set(plans)) == len(plans)
+    for row in experiment.rows:
+        assert {row.plan.iso_param, row.plan.iso_flop} <= set(plans) or not row.looped
+
+
+@every_experiment
+def test_the_papers_setting(experiment: Experiment) -> None:
+    """Appendix, simple reasoning setup details."""
+    adding = experiment.name == "addition"
+    for scale in ("short", "paper"):
+        for job in jobs_of(experiment, scale, 1):  # type: ignore[arg-type]
+            config = job.config.resolved()
+            model = config.model
+            assert (model.d_model, model.d_ff, model.n_heads) == ((256, 1024, 8) if adding else (128, 512, 8))
+            assert config.train_examples == (None if adding else 4_000_000)
+            assert (model.positions, model.norm_placement) == ("rope", "pre")
+            if scale == "paper":
+                assert config.batch_size == (1024 if adding else 256)
+                assert (config.optim.name, config.optim.lr) == ("adafactor", 5e-3 if adding else 1e-3)
+                assert (config.steps, config.target_accuracy) == (200_000, None)
+            else:
+                assert config.steps < 200_000
+    assert experiment.seeds == (3 if adding else 1)
+    assert [experiment.seeds_at(scale) for scale in SCALES] == [1, 1, experiment.seeds]
+
+
+@pytest.mark.parametrize("scale", ["short", "paper"])
+def test_the_papers_tasks(scale: Scale) -> None:
+    for name, sampler in (("phop", "planted"), ("phop-uniform", "uniform")):
+        tasks = {job.variant: job.config.task for job in jobs_of(EXPERIMENTS[name], scale, 1)}
+        found = {
+            variant: (task.p, task.n, task.alphabet, task.sampler)  # type: ignore[attr-defined]
+            for variant, task in tasks.items()
+        }
+        assert found == {"p16": ((16,), 256, 4, sampler), "p32": ((32,), 256, 4, sampler)}
+    adding = jobs_of(EXPERIMENTS["addition"], scale, 1)[0].config.task
+    assert (adding.operands, adding.digits) == ((2, 4, 8, 16, 32), 3)  # type: ignore[attr-defined]
+    assert jobs_of(EXPERIMENTS["igsm"], scale, 1)[0].config.task.modulus == 7  # type: ignore[attr-defined]
+
+
+def test_every_job_has_a_place_of_its_own() -> None:
+    places = Places()
+    jobs = [job for experiment in EXPERIMENTS.values() for scale in SCALES for job in jobs_of(experiment, scale, 3)]
+    assert len({job.result_path(places.results) for job in jobs}) == len(jobs)
+    assert len({places.run_of(job) for job in jobs}) == len(jobs)
+    for job in jobs:
+        assert re.fullmatch(r"[a-z0-9-]+", job.name)
+        assert (job.config.seed, str(job.config.model.plan)) == (job.seed, str(job.row.plan))
+
+
+@every_experiment
+def test_one_seed_of_all_rows_comes_before_the_next(experiment: Experiment) -> None:
+    jobs = jobs_of(experiment, "cpu", 2)
+    half = len(experiment.rows) * len(experiment.variants)
+    assert [job.seed for job in jobs] == [0] * half + [1] * half

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loopt import InputError, LoopPlan
+from loopt.reproduce import ray_launcher
+from loopt.reproduce.experiment import Experiment, Job, Row, Scale, jobs_of
+from loopt.reproduce.ray_launcher import run_on_ray
+from loopt.reproduce.sweep import Places, run_locally
+from loopt.runs import Run, RunError, TrainConfig, checkpoint
+from loopt.training import Outcome
+from tiny_runs import CPU, TINY, assert_same
+
+ray = pytest.importorskip("ray")
+
+FOREVER = 10**7
+LONG = replace(TINY, steps=240, log_every=20, eval_every=20)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(address="local", num_cpus=2, num_gpus=0, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def rows(config: TrainConfig, doing: Callable[[str], None] | None = None, **changes: TrainConfig) -> list[Job]:
+    """Two rows of ``config`` or of what ``changes`` has for a plan; ``doing`` is called in the worker with the plan."""
+    here = os.getpid()
+
+    def configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
+        if doing and os.getpid() != here:
+            doing(str(plan))
+        chosen = changes.get(f"plan_{plan}", config)
+        return replace(chosen, model=replace(chosen.model, plan=plan))
+
+    plans = tuple(Row(LoopPlan.parse(plan), {"accuracy": 99.9}) for plan in ("1x1", "1x2"))
+    experiment = Experiment(
+        "tiny", "Two rows", plans, ("",), lambda variant, scale: {"phop": "accuracy"}, configure, {}
+    )
+    return jobs_of(experiment, "cpu", 1)
+
+
+def places_in(folder: Path) -> Places:
+    return Places(folder / "runs", folder / "results")
+
+
+def results(jobs: list[Job], places: Places) -> list[dict[str, Any]]:
+    """The files that a table is made from, but for what differs between two runs of the same."""
+    found = []
+    for job in jobs:
+        result = job.read_result(places.results)
+        assert result is not None
+        result["result"] = {k: v for k, v in result["result"].items() if k not in ("seconds", "source")}
+        result["curve"] = [[step, accuracy] for step, accuracy, _ in result["curve"]]
+        found.append(result)
+    return found
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 40) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def saved(job: Job, places: Places) -> int:
+    return max(checkpoint.steps_in(places.run_of(job) / "checkpoints"), default=0)
+
+
+def logged(job: Job, places: Places) -> list[int]:
+    """The steps of which there is a loss in metrics.jsonl."""
+    run = places.run_of(job)
+    if not (run / "config.json").exists():
+        return []
+    return [line["step"] for line in Run.load(run).read_metrics() if "loss" in line]
+
+
+def test_rows_on_ray_are_those_that_are_run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = rows(TINY)
+    here, there = places_in(tmp_path / "here"), Places(Path("runs"), Path("results"))
+    monkeypatch.chdir(tmp_path)  # relative places are meant from here, wherever the workers are
+    said: list[str] = []
+    assert run_locally(jobs, here, CPU, print) == (None, [])
+    assert run_on_ray(jobs, there, CPU, said.append) == (None, [])
+    assert results(jobs, there) == results(jobs, here)
+    for job in jobs:
+        assert_same(there.run_of(job), here.run_of(job))
+    assert sorted(line.partition(" at step 24, accuracy ")[0] for line in said) == [
+        "1x1-seed0: all steps done",
+        "1x2-seed0: all steps done",
+    ]
+    said.clear()
+    assert run_on_ray(jobs, there, CPU, said.append) == (None, [])
+    assert not said, "what is finished is not run again"
+
+
+def test_a_row_whose_worker_is_killed_goes_on_in_another(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+
+    def note(plan: str) -> None:
+        with pids.open("a") as file:
+            file.write(f"{plan} {os.getpid()}\n")
+
+    jobs = rows(LONG, note)
+    here, there = places_in(tmp_path / "here"), places_in(tmp_path / "there")
+    victim = jobs[1]
+    at: list[int] = []
+
+    def kill() -> None:
+        wait_for(lambda: saved(victim, there) >= 40)
+        with pytest.raises(RunError, match="is being trained by another process"):
+            Run.start(there.run_of(victim), victim.config.resolved())
+        pid = re.findall(r"1x2 (\d+)", pids.read_text())[-1]
+        os.kill(int(pid), signal.SIGKILL)
+        at.append(saved(victim, there))
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    assert run_on_ray(jobs, there, CPU, print) == (None, [])
+    killer.join()
+    assert 40 <= at[0] < LONG.steps
+    assert len(set(re.findall(r"1x2 (\d+)", pids.read_text()))) == 2
+    run_locally(jobs, here, CPU, print)
+    assert results(jobs, there) == results(jobs, here)
+    for job in jobs:
+        assert_same(there.run_of(job), here.run_of(job))
+
+
+def test_the_time_limit_stops_all_rows_and_the_same_call_goes_on(tmp_path: Path) -> None:
+    jobs, places = rows(replace(LONG, steps=FOREVER)), places_in(tmp_path)
+    reached = [0]
+    for _ in range(40):  # a slow machine may spend a limit on starting
+        stopped, diverged = run_on_ray(jobs, places, replace(CPU, time_limit=1.0), print)
+        assert stopped is not None
+        assert not stopped.finished
+        assert (stopped.reason, stopped.signal, diverged) == ("time limit", None, [])
+        now = min(saved(job, places) for job in jobs)
+        assert now >= reached[-1]
+        if now > reached[-1]:
+            reached.append(now)
+        if len(reached) == 3:
+            break
+    assert len(reached) == 3
+    for job in jobs:
+        assert logged(job, places) == list(range(20, saved(job, places) + 1, 20))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_all_rows_and_stops(tmp_path: Path, number: signal.Signals) -> None:
+    jobs, places = rows(replace(LONG, steps=FOREVER, log_every=1, eval_every=FOREVER)), places_in(tmp_path)
+    said: list[str] = []
+
+    def interrupt() -> None:
+        wait_for(lambda: all(logged(job, places) for job in jobs))
+        os.kill(os.getpid(), number)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    stopped, diverged = run_on_ray(jobs, places, CPU, said.append)
+    thread.join()
+    assert stopped == Outcome(False, stopped.step, f"stopped by {number.name}", signal=number)
+    assert not diverged
+    assert sorted(said) == [f"{job.name}: stopped by {number.name}, saved at step {saved(job, places)}" for job in jobs]
+    assert all(saved(job, places) >= logged(job, places)[0] for job in jobs)
+
+
+def test_a_row_that_diverges_leaves_the_others_alone(tmp_path: Path) -> None:
+    jobs = rows(TINY, plan_1x1=replace(TINY, optim=replace(TINY.optim, lr=1e30)))
+    said: list[str] = []
+    assert run_on_ray(jobs, places_in(tmp_path), CPU, said.append) == (None, ["1x1-seed0"])
+    assert results(jobs[1:], places_in(tmp_path))
+    assert any("diverged at step" in line and "Traceback" not in line for line in said)
+
+
+def test_a_row_that_kills_every_worker_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(plan: str) -> None:
+        if plan == "1x1":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(ray_launcher, "RETRIES", 1)
+    jobs = rows(TINY, die)
+    said: list[str] = []
+    with pytest.raises(RunError, match=r"1 runs failed.*1x1-seed0"):
+        run_on_ray(jobs, places_in(tmp_path), CPU, said.append)
+    assert results(jobs[1:], places_in(tmp_path))
+    assert "1x1-seed0: lost its worker more than 1 times (WorkerCrashedError), saved at step 0" in said
+
+
+def test_a_worker_that_is_told_to_end_saves_and_its_row_goes_on(tmp_path: Path) -> None:
+    found, places = tmp_path / "found", places_in(tmp_path)
+    run = places.runs / "tiny" / "cpu" / "1x1-seed0"
+
+    def end(plan: str) -> None:
+        if plan == "1x1":
+            steps = checkpoint.steps_in(run / "checkpoints")
+            with found.open("a") as file:
+                file.write(f"{steps}\n")
+            if not steps:
+                threading.Thread(target=strike).start()
+
+    def strike() -> None:
+        while not (run / "metrics.jsonl").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    jobs = rows(replace(LONG, steps=100, eval_every=100), end)
+    assert run_on_ray(jobs, places, CPU, print) == (None, [])
+    assert len(results(jobs, places)) == 2
+    first, second = map(json.loads, found.read_text().splitlines())
+    assert first == []
+    assert 0 < second[0] < 100, "saved where it was, not at an evaluation"
+
+
+def test_ray_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=re.escape("launcher=ray: not installed; pip install 'loopt[sweep]'")):
+        run_on_ray(rows(TINY), places_in(tmp_path), CPU, print)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
+def test_a_cluster_that_is_not_there_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(InputError, match=f"RAY_ADDRESS={address}: no Ray cluster answers there"):
+        run_on_ray(rows(TINY), places_in(tmp_path), CPU, print)
+
+
+def test_a_run_takes_at_most_one_gpu(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="gpus_per_run=2"):
+        run_on_ray(rows(TINY), places_in(tmp_path), CPU, print, gpus_per_run=2)

@@ -1,0 +1,163 @@
+"""A sweep trains what has no result yet, can be stopped and gone on with, and no row spoils the others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import tiny_runs
+from loopt import __version__
+from loopt.reproduce.experiment import Experiment, Job, jobs_of
+from loopt.reproduce.sweep import Places, run_locally, state_of
+from loopt.runs import RunError, codec
+from loopt.training import Outcome, Session
+from tiny_experiments import HOPS, SUMS
+from tiny_runs import CPU
+
+
+def sweep(
+    experiment: Experiment, folder: Path, session: Session = CPU, seeds: int = 1
+) -> tuple[Outcome | None, list[str], list[str]]:
+    said: list[str] = []
+    stopped, diverged = run_locally(jobs_of(experiment, "cpu", seeds), places_in(folder), session, said.append)
+    return stopped, diverged, said
+
+
+def places_in(folder: Path) -> Places:
+    return Places(folder / "runs", folder / "results")
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the whole experiment was run without a break."""
+    folder = tmp_path_factory.mktemp("sweep")
+    stopped, diverged, said = sweep(HOPS, folder)
+    assert (stopped, diverged) == (None, [])
+    assert [line.partition(": all steps done at step 12, accuracy ")[0] for line in said] == [
+        *("2x1-p1-seed0", "2x1-p2-seed0", "1x1-p1-seed0", "1x1-p2-seed0", "1x2-p1-seed0", "1x2-p2-seed0"),
+    ]
+    return folder
+
+
+def test_results_tell_all_about_their_runs(done: Path) -> None:
+    for job in jobs_of(HOPS, "cpu", 1):
+        assert state_of(job, places_in(done)) == "finished"
+        found = job.read_result(done / "results")
+        assert found is not None
+        assert codec.from_json(found["config"]) == job.config.resolved()
+        run = places_in(done).run_of(job)
+        result = found["result"]
+        assert result == json.loads((run / "result.json").read_text())
+        assert (result["config"], result["seed"]) == (codec.fingerprint(job.config.resolved()), 0)
+        assert (result["step"], set(result["accuracies"])) == (12, {"phop"})
+        assert result["hardware"].startswith("cpu ")
+        assert (result["loopt"], len(result["source"])) == (__version__, 16)
+        assert result["seconds"] > 0
+        evaluations = [line for line in tiny_runs.metrics(run) if "validation_accuracy" in line]
+        assert [point[:2] for point in found["curve"]] == [
+            [line["step"], line["validation_accuracy"]] for line in evaluations
+        ]
+        assert [point[0] for point in found["curve"]] == [6, 12]
+
+
+def test_what_is_finished_is_not_trained_again(done: Path) -> None:
+    before = tiny_runs.snapshot(done)
+    assert sweep(HOPS, done) == (None, [], [])
+    assert tiny_runs.snapshot(done) == before
+
+
+def test_results_alone_are_enough(done: Path, tmp_path: Path) -> None:
+    (tmp_path / "results").symlink_to(done / "results")
+    assert sweep(HOPS, tmp_path) == (None, [], [])
+    assert not (tmp_path / "runs").exists()
+
+
+def test_runs_alone_only_want_their_results_written(done: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs").symlink_to(done / "runs")
+    before = tiny_runs.snapshot(done / "runs")
+    stopped, diverged, said = sweep(HOPS, tmp_path)
+    assert (stopped, diverged, len(said)) == (None, [], 6)
+    assert tiny_runs.snapshot(done / "runs") == before
+    for job in jobs_of(HOPS, "cpu", 1):
+        assert job.read_result(tmp_path / "results") == job.read_result(done / "results")
+
+
+def test_out_of_time_it_stops_and_goes_on(done: Path, tmp_path: Path) -> None:
+    first, second, *_ = jobs = jobs_of(HOPS, "cpu", 1)
+    for step in (1, 2):
+        stopped, diverged, said = sweep(HOPS, tmp_path, Session(device="cpu", time_limit=0))
+        assert isinstance(stopped, Outcome)
+        assert (stopped.finished, stopped.step, stopped.reason) == (False, step, "time limit")
+        assert (diverged, said) == ([], [f"{first.name}: time limit, saved at step {step}"])
+        assert state_of(first, places_in(tmp_path)) == f"step {step} of 12"
+        assert state_of(second, places_in(tmp_path)) == "missing"
+    assert not (tmp_path / "results").exists()
+
+    assert sweep(HOPS, tmp_path)[:2] == (None, [])
+    for job in jobs:
+        tiny_runs.assert_same(places_in(tmp_path).run_of(job), places_in(done).run_of(job))
+
+
+def test_the_time_limit_is_for_the_whole_sweep(tmp_path: Path) -> None:
+    """Each session has time for some steps, none for all; it takes several, and they get there."""
+    sessions = 0
+    while sessions < 200:
+        sessions += 1
+        stopped, _, _ = sweep(HOPS, tmp_path, Session(device="cpu", time_limit=0.05))
+        if stopped is None:
+            break
+    assert 1 < sessions < 200
+    assert all(state_of(job, places_in(tmp_path)) == "finished" for job in jobs_of(HOPS, "cpu", 1))
+
+
+def test_a_row_that_diverges_leaves_the_others_alone(tmp_path: Path) -> None:
+    for measured in (["1x1-seed0", "1x2-seed0"], []):
+        stopped, diverged, said = sweep(SUMS, tmp_path)
+        assert (stopped, diverged) == (None, ["2x1-seed0"])
+        assert [line.partition(":")[0] for line in said if "diverged" not in line] == measured
+        (told,) = [line for line in said if "diverged" in line]
+        assert "2x1-seed0 diverged at step" in told
+        assert "\n" not in told
+    well, broken, after = jobs_of(SUMS, "cpu", 1)
+    assert [state_of(job, places_in(tmp_path)) for job in (well, broken, after)] == ["finished", "missing", "finished"]
+    found = well.read_result(tmp_path / "results")
+    assert found is not None
+    accuracies = found["result"]["accuracies"]
+    assert list(accuracies) == ["n=2", "n=3"]
+    assert found["result"]["accuracy"] == pytest.approx(sum(accuracies.values()) / 2)
+
+
+def test_seeds_are_runs_of_their_own(tmp_path: Path) -> None:
+    jobs = [job for job in jobs_of(SUMS, "cpu", 2) if str(job.row.plan) == "1x1"]
+    assert run_locally(jobs, places_in(tmp_path), CPU, lambda line: None) == (None, [])
+    first, second = (job.read_result(tmp_path / "results") for job in jobs)
+    assert first is not None
+    assert second is not None
+    assert (first["seed"], second["seed"], second["config"]["seed"]) == (0, 1, 1)
+    assert first["result"]["loss"] != second["result"]["loss"]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "{}", '{"result": 3}', '{"result": {"accuracies": {"n=9": 1}}}', "\xff"]
+)
+def test_a_broken_result_is_named(content: str, tmp_path: Path) -> None:
+    job: Job = jobs_of(SUMS, "cpu", 1)[0]
+    path = job.result_path(tmp_path / "results")
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content.encode("latin-1"))
+    for look in (lambda: sweep(SUMS, tmp_path), lambda: state_of(job, places_in(tmp_path))):
+        with pytest.raises(RunError) as error:
+            look()
+        assert str(error.value).startswith(f"{path}: not a result")
+        assert str(error.value).endswith("; delete it to measure the row again")
+        assert "\n" not in str(error.value)
+    assert path.read_bytes() == content.encode("latin-1")
+
+
+def test_a_result_that_cannot_be_written_is_told(done: Path, tmp_path: Path) -> None:
+    (tmp_path / "runs").symlink_to(done / "runs")
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(RunError, match=r"cannot write .*2x1-p1-seed0\.json: "):
+        sweep(HOPS, tmp_path)

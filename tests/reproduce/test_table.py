@@ -1,0 +1,259 @@
+"""A table has every number where it belongs, ours and the paper's, whatever is measured yet; in every form it has."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.image import imread
+from rich.console import Console
+
+from loopt.plan import LoopPlan
+from loopt.report import sheet as sheets
+from loopt.report.sheet import Cell, Sheet
+from loopt.reproduce.catalogue import EXPERIMENTS
+from loopt.reproduce.experiment import Experiment, Scale, jobs_of
+from loopt.reproduce.table import build_sheet
+from tiny_experiments import HOPS, SUMS, leave_result
+
+ACCURACIES = {"2x1": (0.9, 0.8), "1x1": (0.5, 0.4), "1x2": (0.75, 0.65)}
+
+
+def leave_hops(results: Path, scale: Scale = "short", seed: int = 0, skip: str = "") -> None:
+    for job in jobs_of(HOPS, scale, seed + 1):
+        if job.seed == seed and str(job.row.plan) != skip:
+            leave_result(job, results, {"phop": ACCURACIES[str(job.row.plan)][job.variant == "p2"]})
+
+
+def leave_all(experiment: Experiment, scale: Scale, results: Path) -> None:
+    """Of every run but two: accuracies that are all different."""
+    numbers = itertools.count(1)
+    for job in jobs_of(experiment, scale, 1):
+        if str(job.row.plan) not in ("3x1", "6x2"):
+            leave_result(job, results, {test: next(numbers) / 100 for test in job.config.task.tests})
+
+
+def full_sheet(name: str, scale: Scale, results: Path) -> Sheet:
+    leave_all(EXPERIMENTS[name], scale, results)
+    return build_sheet(EXPERIMENTS[name], scale, results)
+
+
+def test_numbers_are_in_their_places(tmp_path: Path) -> None:
+    leave_hops(tmp_path)
+    sheet = build_sheet(HOPS, "short", tmp_path)
+    assert sheet.columns == ["p=16", "p=32"]
+    assert [line.texts[:4] for line in sheet.lines] == [
+        ["Base (2⊗1)", "90.0 (90.0, +0.0)", "80.0 (80.0, +0.0)", ""],
+        ["Base (1⊗1)", "50.0 (50.0, +0.0)", "40.0 (40.0, +0.0)", ""],
+        # 100 · (70 - 45) / (85 - 45) and, of the paper, 100 · (75 - 45) / (85 - 45)
+        ["Loop (1⊗2)", "75.0 (70.0, +5.0)", "65.0 (80.0, -15.0)", "62 (75, -13)"],
+    ]
+    for line, row in zip(sheet.lines, HOPS.rows, strict=True):
+        model = HOPS.configure(row.plan, "p1", "short").resolved().model
+        assert (line.looped, line.parameters, line.flops) == (row.looped, model.parameters(), model.flops(8))
+        assert (line.steps, line.seconds) == (24, pytest.approx(122.8))  # of both variants
+    assert sheet.notes[-3:] == ["On abacus_3 & 10% more.", "torch 2.11.0.", "loopt 0.1.0."]
+    assert "One seed each." in sheet.notes
+
+
+def test_at_another_size_the_papers_numbers_have_no_difference(tmp_path: Path) -> None:
+    leave_hops(tmp_path, "cpu")
+    sheet = build_sheet(HOPS, "cpu", tmp_path)
+    assert sheet.columns == ["p=1 (p=16)", "p=2 (p=32)"]
+    assert sheet.lines[2].texts[:4] == ["Loop (1⊗2)", "75.0 (70.0)", "65.0 (80.0)", "62 (75)"]
+    assert any("look at the pattern alone" in note for note in sheet.notes)
+
+
+@pytest.mark.parametrize("missing", ["2x1", "1x1", "1x2"])
+def test_a_row_that_is_not_measured(missing: str, tmp_path: Path) -> None:
+    leave_hops(tmp_path, skip=missing)
+    sheet = build_sheet(HOPS, "short", tmp_path)
+    for line, row in zip(sheet.lines, HOPS.rows, strict=True):
+        there = str(row.plan) != missing
+        assert [cell.ours is not None for cell in line.cells] == [there, there]
+        assert [line.parameters, line.steps].count(None) == (0 if there else 2)
+        assert line.accuracies[0].startswith("-") is not there
+    assert sheet.lines[2].gap == Cell(None, 75.0)
+
+
+def test_one_variant_of_two(tmp_path: Path) -> None:
+    leave_hops(tmp_path)
+    jobs_of(HOPS, "short", 1)[1].result_path(tmp_path).unlink()  # 2x1-p2
+    (line, *_, looped) = build_sheet(HOPS, "short", tmp_path).lines
+    assert line.accuracies == ["90.0 (90.0, +0.0)", "- (80.0)"]
+    assert line.steps == 12
+    assert looped.gap == Cell(None, 75.0)
+
+
+@pytest.mark.parametrize("scale", ["cpu", "short", "paper"])
+@pytest.mark.parametrize("experiment", [*EXPERIMENTS.values(), SUMS], ids=lambda experiment: experiment.name)
+def test_nothing_measured_at_all(experiment: Experiment, scale: Scale, tmp_path: Path) -> None:
+    sheet = build_sheet(experiment, scale, tmp_path)
+    assert all(text.startswith("-") for line in sheet.lines for text in line.accuracies)
+    assert all(line.details[1:] == [""] * 4 for line in sheet.lines)
+    assert not any("seed" in note for note in sheet.notes)
+    for form in (sheets.markdown, sheets.latex):
+        assert form(sheet).count("\n") >= len(sheet.lines)
+    sheets.draw(sheet, tmp_path / "table.png")
+
+
+def test_the_best_seed_by_mean_accuracy_is_shown(tmp_path: Path) -> None:
+    jobs = [job for job in jobs_of(SUMS, "paper", 4) if str(job.row.plan) == "1x1"]
+    seeds = [{"n=2": 1.0, "n=3": 0.1}, {"n=2": 0.7, "n=3": 0.6}, {"n=2": 0.2, "n=3": 0.9}]
+    for job, accuracies in zip(jobs, seeds, strict=False):
+        leave_result(job, tmp_path, accuracies)
+    sheet = build_sheet(SUMS, "paper", tmp_path)
+    assert sheet.lines[0].accuracies == ["70.0", "60.0"]
+    assert "The best of 3 seeds by mean accuracy; the paper's, the best of 3." in sheet.notes
+    leave_result(jobs[3], tmp_path, {"n=2": 0.8, "n=3": 0.8})
+    leave_result(jobs_of(SUMS, "paper", 1)[2], tmp_path, {"n=2": 0.8, "n=3": 0.8})
+    sheet = build_sheet(SUMS, "paper", tmp_path)
+    assert sheet.lines[0].accuracies == ["80.0", "80.0"]
+    assert "The best of 1 to 4 seeds by mean accuracy; the paper's, the best of 3." in sheet.notes
+
+
+@pytest.mark.parametrize(
+    ("looped", "iso_param", "iso_flop", "gap"),
+    [(0.6, 0.4, 0.8, 50), (0.9, 0.4, 0.8, 125), (0.2, 0.4, 0.8, -50), (0.6, 0.5, 0.5, None), (0.6, 0.8, 0.4, None)],
+)
+def test_the_gap_is_there_where_depth_helps(
+    looped: float, iso_param: float, iso_flop: float, gap: float | None, tmp_path: Path
+) -> None:
+    for job, accuracy in zip(jobs_of(SUMS, "short", 1), (iso_param, iso_flop, looped), strict=True):
+        leave_result(job, tmp_path, {"n=2": accuracy - 0.1, "n=3": accuracy + 0.1})
+    found = [line.gap for line in build_sheet(SUMS, "short", tmp_path).lines]
+    assert found == [None, None, Cell(None if gap is None else pytest.approx(gap), None)]
+
+
+@pytest.mark.parametrize(
+    ("plan", "gap"),
+    [
+        ("1x2", 100 * (52.3 - 24.5) / (54.0 - 24.5)),
+        ("1x8", 100.0),
+        ("2x4", 100 * (73.6 - 54.0) / (73.2 - 54.0)),
+        ("4x2", 100 * (71.6 - 71.3) / (73.2 - 71.3)),
+    ],
+)
+def test_the_papers_gaps(plan: str, gap: float, tmp_path: Path) -> None:
+    sheet = build_sheet(EXPERIMENTS["igsm"], "paper", tmp_path)
+    (line,) = [line for line in sheet.lines if line.name == f"Loop {LoopPlan.parse(plan).typography}"]
+    assert line.gap == Cell(None, pytest.approx(gap))
+
+
+def test_results_of_other_settings_are_noted(tmp_path: Path) -> None:
+    leave_hops(tmp_path)
+    assert not any("settings" in note for note in build_sheet(HOPS, "short", tmp_path).notes)
+
+    def longer(plan: LoopPlan, variant: str, scale: Scale):  # type: ignore[no-untyped-def]
+        config = HOPS.configure(plan, variant, scale)
+        return replace(config, steps=99) if (str(plan), variant) == ("1x2", "p2") else config
+
+    sheet = build_sheet(replace(HOPS, configure=longer), "short", tmp_path)
+    assert "Measured with settings that have changed since: 1x2-p2-seed0." in sheet.notes
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        (Cell(99.9, 99.9), "99.9 (99.9, +0.0)"),
+        (Cell(99.86, 99.9), "99.9 (99.9, +0.0)"),  # the numbers shown are alike; no -0.0
+        (Cell(99.84, 99.9), "99.8 (99.9, -0.1)"),
+        (Cell(100.0, 0.0), "100.0 (0.0, +100.0)"),
+        (Cell(0.0, 0.0), "0.0 (0.0, +0.0)"),
+        (Cell(12.3, None), "12.3"),
+        (Cell(None, 12.3), "- (12.3)"),
+        (Cell(None, None), "-"),
+        (Cell(12.3, 45.6, comparable=False), "12.3 (45.6)"),
+        (Cell(None, 45.6, comparable=False), "- (45.6)"),
+    ],
+)
+def test_a_cell_as_text(cell: Cell, text: str) -> None:
+    assert cell.text() == text
+
+
+@given(st.floats(0, 100), st.floats(0, 100), st.sampled_from([0, 1]))
+def test_the_difference_is_that_of_the_numbers_shown(ours: float, paper: float, digits: int) -> None:
+    text = Cell(ours, paper).text(digits)
+    shown, theirs, difference = map(float, re.fullmatch(r"(\S+) \((\S+), ([+-]\S+)\)", text).groups())  # type: ignore[union-attr]
+    assert shown - theirs == pytest.approx(difference)
+    assert "-0.0)" not in text
+    assert "-0)" not in text
+
+
+@pytest.mark.parametrize("scale", ["cpu", "short"])
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_markdown_and_latex_have_every_cell(name: str, scale: Scale, tmp_path: Path) -> None:
+    sheet = full_sheet(name, scale, tmp_path)
+    rows = [line for line in sheets.markdown(sheet).splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert cells[0] == sheet.header
+    assert re.fullmatch(r"\|---\|(--:\|)+", rows[1])
+    assert cells[2:] == [line.texts for line in sheet.lines]
+    assert {len(row) for row in cells} == {len(sheet.header)}
+
+    text = sheets.latex(sheet)
+    assert "⊗" not in text
+    assert "abacus\\_3 \\& 10\\% more" in text
+    assert not re.search(r"(?<!\\)[%#_]", text)
+    assert text.count("{") == text.count("}")
+    assert re.findall(r"\\begin\{(\w+)\}", text) == list(reversed(re.findall(r"\\end\{(\w+)\}", text)))
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert len(body) == 1 + len(sheet.lines)
+    assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {len(sheet.header) - 1}
+    assert f"{{l{'r' * (len(sheet.header) - 1)}}}" in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("scale", ["cpu", "short"])
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
+def test_the_terminal_shows_every_number_whole(name: str, scale: Scale, width: int, tmp_path: Path) -> None:
+    sheet = full_sheet(name, scale, tmp_path)
+    console = Console(width=width, record=True, file=(tmp_path / "screen").open("w"))
+    console.print(sheets.terminal(sheet))
+    lines = [line.rstrip() for line in console.export_text().splitlines()]
+    assert max(map(len, lines)) <= width
+    assert "…" not in "".join(lines)
+    assert lines[0] == sheet.title
+    first, second = (i for i, line in enumerate(lines) if line.startswith("─"))
+
+    def words(texts: list[str]) -> list[str]:
+        return " ".join(texts).replace("\n", " ").split()
+
+    for line in sheet.lines:
+        (upper,) = [i for i in range(first, second) if lines[i].startswith(line.name)]
+        below = lines[upper + 1] if lines[upper + 1].startswith(" ") else ""
+        ours = [text.partition(" (")[0] for text in line.accuracies]
+        theirs = [f"({text.partition(' (')[2]}" for text in line.accuracies if " (" in text]
+        assert lines[upper].split() == words([line.name, *ours])
+        assert below.split() == words(theirs)
+        (detail,) = [text for text in lines[second:] if text.startswith(line.name)]
+        assert detail.split() == words([line.name, *line.details])
+
+
+@pytest.mark.parametrize("name", ["addition", "phop", "igsm"])
+def test_the_figure_is_drawn(name: str, tmp_path: Path) -> None:
+    sheet = full_sheet(name, "short", tmp_path)
+    sheets.draw(sheet, tmp_path / "table.png")
+    picture = imread(tmp_path / "table.png")[..., :3]  # [height, width, RGB]
+
+    def pixels(colour: str) -> int:
+        wanted = [int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+        return int((abs(picture - wanted).max(-1) < 0.01).sum())
+
+    assert min(pixels("1769aa"), pixels("b8bec5"), pixels("c77700")) > 500  # looped, baselines, the paper's
+    edge = max(picture[:, -1].std(), picture[:, 0].std(), picture[0].std(), picture[-1].std())
+    assert edge == 0  # nothing is cut off
+
+
+def test_a_broken_result_is_named(tmp_path: Path) -> None:
+    leave_hops(tmp_path)
+    path = jobs_of(HOPS, "short", 1)[0].result_path(tmp_path)
+    path.write_text(json.dumps({"result": {}}))
+    with pytest.raises(ValueError, match=re.escape(f"{path}: not a result of this row; delete it")):
+        build_sheet(HOPS, "short", tmp_path)
