@@ -133,7 +133,7 @@ def llama_weights(ours: LoopedTransformer) -> dict[str, Tensor]:
     }
     for i, layer in enumerate(ours.loop.layers):
         q, k, v = layer.attention.qkv.weight.chunk(3)
-        gate, values = layer.feed_forward.up.weight.chunk(2)
+        gate, values = layer.feed_forward.gate.weight, layer.feed_forward.up.weight
         weights |= {
             f"model.layers.{i}.input_layernorm.weight": layer.attention_norm.weight,
             f"model.layers.{i}.self_attn.q_proj.weight": q,

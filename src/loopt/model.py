@@ -289,15 +289,15 @@ class FeedForward(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.kind = config.feed_forward
-        up = 2 * config.d_ff if self.kind == "swiglu" else config.d_ff
-        self.up = nn.Linear(config.d_model, up, bias=config.bias)  # swiglu rows: gate, values
+        self.up = nn.Linear(config.d_model, config.d_ff, bias=config.bias)
+        if self.kind == "swiglu":
+            self.gate = nn.Linear(config.d_model, config.d_ff, bias=config.bias)
         self.down = nn.Linear(config.d_ff, config.d_model, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.up(x)  # [B, T, D] -> [B, T, F], or [B, T, 2F] with a gate
+        hidden = self.up(x)  # [B, T, D] -> [B, T, F]
         if self.kind == "swiglu":
-            gate, values = hidden.chunk(2, dim=-1)
-            hidden = F.silu(gate) * values
+            hidden = F.silu(self.gate(x)) * hidden
         else:
             hidden = F.relu(hidden) if self.kind == "relu" else F.gelu(hidden)
         return self.down(hidden)  # [B, T, F] -> [B, T, D]
