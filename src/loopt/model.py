@@ -328,7 +328,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _fastest_attention(device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """On CUDA prefer cuDNN's kernel: 1.4 times as fast as flash at head_dim 16, 1.5 times at 64 (H200)."""
+    """On CUDA try cuDNN's kernel first, then flash, then what works anywhere."""
     if device.type != "cuda":
         return contextlib.nullcontext()
     order = [

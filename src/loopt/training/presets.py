@@ -19,6 +19,7 @@ def phop() -> TrainConfig:
         steps=200_000,
         batch_size=256,
         train_examples=4_000_000,
+        log_every=500,
         eval_every=2000,
         eval_examples=4096,
         test_examples=262_144,
