@@ -187,7 +187,7 @@ def test_bad_options(options: dict[str, float | Tensor], field: str) -> None:
 
 
 def _sharded_training(rank: int, rendezvous: str) -> None:
-    from torch.distributed import destroy_process_group, init_process_group
+    from torch.distributed import barrier, destroy_process_group, init_process_group
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
@@ -208,6 +208,7 @@ def _sharded_training(rank: int, rendezvous: str) -> None:
     for param, shard in zip(whole, sharded, strict=True):
         assert isinstance(shard.data, DTensor)
         torch.testing.assert_close(shard.data.full_tensor(), param.data, **TIGHT)
+    barrier()  # a rank that leaves while the other still talks to it can abort it
     destroy_process_group()
 
 
