@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -187,7 +188,7 @@ def test_bad_options(options: dict[str, float | Tensor], field: str) -> None:
 
 
 def _sharded_training(rank: int, rendezvous: str) -> None:
-    from torch.distributed import barrier, destroy_process_group, init_process_group
+    from torch.distributed import barrier, init_process_group
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
@@ -208,8 +209,8 @@ def _sharded_training(rank: int, rendezvous: str) -> None:
     for param, shard in zip(whole, sharded, strict=True):
         assert isinstance(shard.data, DTensor)
         torch.testing.assert_close(shard.data.full_tensor(), param.data, **TIGHT)
-    barrier()  # a rank that leaves while the other still talks to it can abort it
-    destroy_process_group()
+    barrier()
+    os._exit(0)  # all is checked; gloo's threads now and then abort a process that is torn down in the usual way
 
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
