@@ -200,7 +200,7 @@ def pairs(d_model: int, n_heads: int, d_ff: int) -> dict[str, Pair]:
     return {
         "Llama": Pair(ModelConfig(plan, **shape, feed_forward="swiglu"), llama, llama_weights),
         "GPT-2": Pair(
-            ModelConfig(plan, **shape, positions="learned", norm="layer", bias=True, tied_readout=True),
+            ModelConfig(plan, **shape, positions="learned", norm="layer", biases="all", tied_readout=True),
             gpt2,
             gpt2_weights,
         ),

@@ -20,7 +20,7 @@ PLANS = ["1x1", "1x4", "2x3", "3x2", "4x1", "1x(1,3,1)", "1x1+2x2+1x1", "2x3*+2x
 SMALL = ModelConfig(plan=LoopPlan.parse("1x3"), d_model=16, n_heads=2, d_ff=24, vocab_size=11, max_len=12)
 VARIANTS = {
     "default": SMALL,
-    "learned positions, LayerNorm with bias": replace(SMALL, positions="learned", norm="layer", bias=True),
+    "learned positions, LayerNorm with bias": replace(SMALL, positions="learned", norm="layer", biases="all"),
     "no positions, sandwich norm, gate": replace(
         SMALL, positions="none", norm_placement="sandwich", feed_forward="swiglu"
     ),
@@ -29,7 +29,7 @@ VARIANTS = {
         positions="learned",
         norm_placement="none",
         feed_forward="relu",
-        bias=True,
+        biases="feed_forward",
         head_dim=5,
         attention_scale=1.0,
     ),

@@ -27,6 +27,7 @@ Positions = Literal["rope", "learned", "none"]
 Norm = Literal["rms", "layer"]
 NormPlacement = Literal["pre", "sandwich", "none"]
 FeedForwardKind = Literal["gelu", "relu", "swiglu"]
+Biases = Literal["none", "feed_forward", "all"]
 Attend = Callable[[Tensor, tuple[Tensor, Tensor] | None, float], Tensor]
 
 
@@ -59,8 +60,8 @@ class ModelConfig:
     norm_placement: NormPlacement = "pre"
     """pre: before each sublayer; sandwich: before and after; none: no norm anywhere, as the theory has it."""
     feed_forward: FeedForwardKind = "gelu"
-    bias: bool = False
-    """Biases in the linear layers and in LayerNorm."""
+    biases: Biases = "none"
+    """Which linear layers have one; feed_forward is the theory's choice. LayerNorm has one with all."""
     tied_readout: bool = False
     """Read out with the token embedding's own weights."""
 
@@ -76,6 +77,7 @@ class ModelConfig:
             ("norm", Norm),
             ("norm_placement", NormPlacement),
             ("feed_forward", FeedForwardKind),
+            ("biases", Biases),
         ):
             _require(getattr(self, field) in get_args(kind), field, getattr(self, field), " | ".join(get_args(kind)))
         if self.head_dim is None:
@@ -113,14 +115,15 @@ class ModelConfig:
         attention = self.n_heads * self.width_of_head
         up = 2 * self.d_ff if self.feed_forward == "swiglu" else self.d_ff
         weights = self.d_model * (4 * attention + up + self.d_ff)
-        biases = (3 * attention + up + 2 * self.d_model) if self.bias else 0
+        of_feed_forward = up + self.d_model
+        biases = {"none": 0, "feed_forward": of_feed_forward, "all": of_feed_forward + 3 * attention + self.d_model}
         norms = {"pre": 2, "sandwich": 4, "none": 0}[self.norm_placement]
-        return weights + biases + norms * self._norm()
+        return weights + biases[self.biases] + norms * self._norm()
 
     def _norm(self) -> int:
         if self.norm_placement == "none":
             return 0
-        return self.d_model * (2 if self.norm == "layer" and self.bias else 1)
+        return self.d_model * (2 if self.norm == "layer" and self.biases == "all" else 1)
 
     def flops(self, length: int) -> int:
         """Matrix-product operations of one forward pass over ``length`` tokens (a multiply-add is two; attention
@@ -263,8 +266,8 @@ class Attention(nn.Module):
         super().__init__()
         self.n_heads, self.head_dim, self.scale = config.n_heads, config.width_of_head, config.scale
         width = self.n_heads * self.head_dim
-        self.qkv = nn.Linear(config.d_model, 3 * width, bias=config.bias)  # rows: queries, keys, values
-        self.output = nn.Linear(width, config.d_model, bias=config.bias)
+        self.qkv = nn.Linear(config.d_model, 3 * width, bias=config.biases == "all")  # rows: queries, keys, values
+        self.output = nn.Linear(width, config.d_model, bias=config.biases == "all")
         self.attend: Attend = attend
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
@@ -289,10 +292,11 @@ class FeedForward(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.kind = config.feed_forward
-        self.up = nn.Linear(config.d_model, config.d_ff, bias=config.bias)
+        bias = config.biases != "none"
+        self.up = nn.Linear(config.d_model, config.d_ff, bias=bias)
         if self.kind == "swiglu":
-            self.gate = nn.Linear(config.d_model, config.d_ff, bias=config.bias)
-        self.down = nn.Linear(config.d_ff, config.d_model, bias=config.bias)
+            self.gate = nn.Linear(config.d_model, config.d_ff, bias=bias)
+        self.down = nn.Linear(config.d_ff, config.d_model, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.up(x)  # [B, T, D] -> [B, T, F]
@@ -307,7 +311,7 @@ def _make_norm(config: ModelConfig) -> nn.Module:
     if config.norm_placement == "none":
         return nn.Identity()
     if config.norm == "layer":
-        return nn.LayerNorm(config.d_model, eps=1e-6, bias=config.bias)
+        return nn.LayerNorm(config.d_model, eps=1e-6, bias=config.biases == "all")
     return nn.RMSNorm(config.d_model, eps=1e-6)
 
 

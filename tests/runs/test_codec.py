@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopt import InputError, LoopPlan, ModelConfig
-from loopt.model import ConfigError, FeedForwardKind, Norm, NormPlacement, Positions
+from loopt.model import Biases, ConfigError, FeedForwardKind, Norm, NormPlacement, Positions
 from loopt.runs import OptimConfig, TrainConfig
 from loopt.runs.codec import differences, fingerprint, from_json, to_json
 from loopt.runs.config import OptimizerName
@@ -55,7 +55,7 @@ models = st.builds(
     norm=st.sampled_from(get_args(Norm)),
     norm_placement=st.sampled_from(get_args(NormPlacement)),
     feed_forward=st.sampled_from(get_args(FeedForwardKind)),
-    bias=st.booleans(),
+    biases=st.sampled_from(get_args(Biases)),
     tied_readout=st.booleans(),
 )
 share = st.floats(0, 1, exclude_max=True)
@@ -136,6 +136,7 @@ ANOTHER_VALUE: dict[tuple[str, ...], Any] = {
     ("model", "norm"): "layer",
     ("model", "norm_placement"): "none",
     ("model", "feed_forward"): "relu",
+    ("model", "biases"): "all",
     ("model", "d_model"): 32,
     ("optim", "name"): "muon",
     ("optim", "betas"): [0.9, 0.99],
