@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 import tiny_runs
 from loopt import __version__
+from loopt.plan import InputError
 from loopt.reproduce.experiment import Experiment, Job, jobs_of
 from loopt.reproduce.sweep import Places, run_locally, state_of
 from loopt.runs import RunError, codec
@@ -18,10 +21,11 @@ from tiny_runs import CPU
 
 
 def sweep(
-    experiment: Experiment, folder: Path, session: Session = CPU, seeds: int = 1
+    experiment: Experiment, folder: Path, session: Session = CPU, seeds: int = 1, together: int = 1
 ) -> tuple[Outcome | None, list[str], list[str]]:
     said: list[str] = []
-    stopped, diverged = run_locally(jobs_of(experiment, "cpu", seeds), places_in(folder), session, said.append)
+    jobs = jobs_of(experiment, "cpu", seeds)
+    stopped, diverged = run_locally(jobs, places_in(folder), session, said.append, together)
     return stopped, diverged, said
 
 
@@ -98,6 +102,50 @@ def test_out_of_time_it_stops_and_goes_on(done: Path, tmp_path: Path) -> None:
     assert sweep(HOPS, tmp_path)[:2] == (None, [])
     for job in jobs:
         tiny_runs.assert_same(places_in(tmp_path).run_of(job), places_in(done).run_of(job))
+
+
+@pytest.mark.parametrize("together", [2, 4, 99])
+def test_together_they_end_as_one_by_one(together: int, done: Path, tmp_path: Path) -> None:
+    jobs = jobs_of(HOPS, "cpu", 1)
+    stopped, _, said = sweep(HOPS, tmp_path, Session(device="cpu", time_limit=0), together=together)
+    assert isinstance(stopped, Outcome)
+    assert said[0] == f"{jobs[0].name}: time limit, saved at step 1"
+    assert sweep(HOPS, tmp_path, together=together)[:2] == (None, [])
+    for job in jobs:
+        tiny_runs.assert_same(places_in(tmp_path).run_of(job), places_in(done).run_of(job))
+
+
+def test_together_each_is_charged_its_share_of_the_time(tmp_path: Path) -> None:
+    began = time.monotonic()
+    sweep(HOPS, tmp_path, together=6)
+    took = time.monotonic() - began
+    charged = [job.read_result(tmp_path / "results")["result"]["seconds"] for job in jobs_of(HOPS, "cpu", 1)]
+    assert sum(charged) <= took
+    assert max(charged) < took / 2
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_a_signal_saves_all_that_train_and_starts_no_other(together: int, tmp_path: Path) -> None:
+    jobs = jobs_of(HOPS, "cpu", 1)
+
+    def stop(line: str) -> None:
+        if not said:
+            signal.raise_signal(signal.SIGTERM)
+        said.append(line)
+
+    said: list[str] = []
+    stopped, _ = run_locally(jobs, places_in(tmp_path), CPU, stop, together)
+    assert isinstance(stopped, Outcome)
+    assert stopped.signal == signal.SIGTERM
+    states = [state_of(job, places_in(tmp_path)) for job in jobs]
+    assert states[:together].count("missing") == 0
+    assert set(states[together:]) == {"missing"}
+    assert sweep(HOPS, tmp_path, together=together)[0] is None
+
+
+def test_how_many_together_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="together=0: allowed is 1 or more"):
+        sweep(HOPS, tmp_path, together=0)
 
 
 def test_the_time_limit_is_for_the_whole_sweep(tmp_path: Path) -> None:

@@ -71,8 +71,11 @@ class ExperimentOptions:
     """Only these rows, such as 1x6 6x1; all unless given."""
     seeds: int | None = None
     """How many seeds of every row; the paper's number at scale paper, else one."""
+    together: int = 1
+    """With the local launcher, how many runs to train at a time. Small models leave a GPU half idle: several then take
+    clearly less than one after the other."""
     launcher: Literal["local", "ray"] = "local"
-    """local: one run after the other; ray: side by side, on the Ray cluster that RAY_ADDRESS names or that runs here,
+    """local: in this process; ray: side by side, on the Ray cluster that RAY_ADDRESS names or that runs here,
     else on one that is started here and ends with the command. Every node needs loopt, and must see the directories of
     runs and results under the same path. A run whose worker dies goes on from its last checkpoint in another."""
     gpus_per_run: float = 1.0
@@ -144,7 +147,7 @@ def _experiment(experiment: Experiment, options: ExperimentOptions) -> int:
     if options.launcher == "ray":
         stopped, diverged = run_on_ray(jobs, options.places, options.session, print, options.gpus_per_run)
     else:
-        stopped, diverged = run_locally(jobs, options.places, options.session, say=print)
+        stopped, diverged = run_locally(jobs, options.places, options.session, print, options.together)
     _show(experiment, options.scale, options.places)
     if stopped is not None:
         missing = sum(job.read_result(options.places.results) is None for job in jobs)

@@ -1,16 +1,21 @@
-"""Running the jobs of an experiment one after the other, going on with whatever is there."""
+"""Running the jobs of an experiment in this process, going on with whatever is there."""
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from loopt.plan import InputError
 from loopt.reproduce.experiment import Job
 from loopt.runs import Run, checkpoint, codec
-from loopt.training import DivergedError, Outcome, Session, train
+from loopt.training import Company, DivergedError, Outcome, Session, train, train_stepwise
+from loopt.training.progress import ProgressLines
+from loopt.training.trainer import noted_signals
 
 
 @dataclass(frozen=True)
@@ -25,44 +30,96 @@ class Places:
 
 
 def run_locally(
-    jobs: Sequence[Job], places: Places, session: Session, say: Callable[[str], None]
+    jobs: Sequence[Job], places: Places, session: Session, say: Callable[[str], None], together: int = 1
 ) -> tuple[Outcome | None, list[str]]:
-    """Train every job that has no result yet, within the session's time limit. Where the sweep was stopped, the
-    outcome that stopped it; and the jobs that diverged, each of which leaves the others alone."""
-    began = time.monotonic()
-    diverged: list[str] = []
-    some_ran = False
-    for job in jobs:
-        if job.read_result(places.results) is not None:
-            continue
-        left = session
-        if session.time_limit is not None:
-            seconds = session.time_limit - (time.monotonic() - began)
-            if seconds <= 0 and some_ran:  # not before the first, so that every call gets somewhere
-                return Outcome(False, saved_step(job, places), "time limit"), diverged
-            left = replace(session, time_limit=max(0.0, seconds))
-        some_ran = True
+    """Train every job that has no result yet, ``together`` of them at a time, within the session's time limit. Where
+    the sweep was stopped, the outcome that stopped it; and the jobs that diverged, each of which leaves the others
+    alone."""
+    if together < 1:
+        raise InputError(f"together={together}: allowed is 1 or more")
+    with noted_signals() as caught, ProgressLines(session.progress) as lines:
+        sweep = _Sweep(jobs, places, session, say, Company(caught, lines))
+        sweep.run(together)
+        return sweep.stopped, sweep.diverged
+
+
+class _Sweep:
+    """Jobs that take turns, a step each; on a GPU their steps are only queued, so they run side by side."""
+
+    def __init__(
+        self, jobs: Sequence[Job], places: Places, session: Session, say: Callable[[str], None], company: Company
+    ) -> None:
+        self.waiting = deque(job for job in jobs if job.read_result(places.results) is None)
+        self.places, self.session, self.say, self.company = places, session, say, company
+        self.began = time.monotonic()
+        self.active: dict[str, tuple[Job, Generator[None, None, Outcome]]] = {}
+        self.stopped: Outcome | None = None
+        self.diverged: list[str] = []
+
+    def run(self, together: int) -> None:
+        some_ran = False
         try:
-            outcome = run_job(job, places, left)
+            while self.active or self.waiting:
+                while self.waiting and len(self.active) < together and not self.company.caught and not self.stopped:
+                    left = self._seconds_left()
+                    if left is not None and left <= 0 and some_ran:  # not before the first: every call gets somewhere
+                        self.stopped = Outcome(False, saved_step(self.waiting[0], self.places), "time limit")
+                        break
+                    self._start(self.waiting.popleft(), left)
+                    some_ran = True
+                if not self.active:
+                    break
+                self.company.size = len(self.active)
+                for job, steps in list(self.active.values()):
+                    self._step(job, steps)
+            if self.waiting and self.company.caught and self.stopped is None:
+                number = self.company.caught[0]
+                reason = f"stopped by {signal.Signals(number).name}"
+                self.stopped = Outcome(False, saved_step(self.waiting[0], self.places), reason, signal=number)
+        finally:
+            for _, steps in self.active.values():
+                steps.close()
+
+    def _seconds_left(self) -> float | None:
+        limit = self.session.time_limit
+        return None if limit is None else limit - (time.monotonic() - self.began)
+
+    def _start(self, job: Job, left: float | None) -> None:
+        session = replace(self.session, time_limit=None if left is None else max(0.0, left))
+        steps = train_stepwise(job.config, self.places.run_of(job), session, self.company, label=job.name)
+        self.active[job.name] = job, steps
+
+    def _step(self, job: Job, steps: Generator[None, None, Outcome]) -> None:
+        try:
+            next(steps)
+            return
+        except StopIteration as end:
+            outcome: Outcome = end.value
         except DivergedError as error:
-            say(str(error))
-            diverged.append(job.name)
-            continue
-        if not outcome.finished:
-            say(f"{job.name}: {outcome.reason}, saved at step {outcome.step}")
-            return outcome, diverged
-        if outcome.signal:
-            return outcome, diverged
-        say(f"{job.name}: {outcome.reason} at step {outcome.step}, accuracy {outcome.result['accuracy']:.1%}")
-    return None, diverged
+            self.say(str(error))
+            self.diverged.append(job.name)
+            del self.active[job.name]
+            return
+        del self.active[job.name]
+        if outcome.finished:
+            keep_result(job, self.places)
+            self.say(f"{job.name}: {outcome.reason} at step {outcome.step}, accuracy {outcome.result['accuracy']:.1%}")
+        else:
+            self.say(f"{job.name}: {outcome.reason}, saved at step {outcome.step}")
+        if (not outcome.finished or outcome.signal) and self.stopped is None:
+            self.stopped = outcome
 
 
 def run_job(job: Job, places: Places, session: Session) -> Outcome:
     """Train one job, and keep its result when it is finished."""
     outcome = train(job.config, places.run_of(job), session, label=job.name)
     if outcome.finished:
-        job.write_result(places.results, result_of(job, Run.load(places.run_of(job))))
+        keep_result(job, places)
     return outcome
+
+
+def keep_result(job: Job, places: Places) -> None:
+    job.write_result(places.results, result_of(job, Run.load(places.run_of(job))))
 
 
 def result_of(job: Job, run: Run) -> dict[str, Any]:

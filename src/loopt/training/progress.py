@@ -1,4 +1,4 @@
-"""The line a person watches while a run trains; silent when nobody can see it."""
+"""The lines a person watches while runs train; silent when nobody can see them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 
-class ProgressLine:
-    def __init__(self, label: str, total: int, done: int, accuracy: float | None, shown: bool = True) -> None:
-        self._progress = Progress(
+class ProgressLines:
+    """One line for each run."""
+
+    def __init__(self, shown: bool = True) -> None:
+        self.display = Progress(
             SpinnerColumn(finished_text="[green]✓"),
             TextColumn("{task.description}", markup=False),  # a directory may be called anything
             BarColumn(bar_width=24),
@@ -20,17 +22,25 @@ class ProgressLine:
             console=Console(stderr=True),
             disable=not shown or not Console(stderr=True).is_terminal,
         )
-        self._figures: dict[str, str] = {}
-        if accuracy is not None:
-            self.accuracy(accuracy)
-        self._task = self._progress.add_task(label, total=total, completed=done, figures=self._text())
 
-    def __enter__(self) -> ProgressLine:
-        self._progress.start()
+    def __enter__(self) -> ProgressLines:
+        self.display.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._progress.stop()
+        self.display.stop()
+
+    def add(self, label: str, total: int, done: int, accuracy: float | None) -> ProgressLine:
+        return ProgressLine(self.display, label, total, done, accuracy)
+
+
+class ProgressLine:
+    def __init__(self, display: Progress, label: str, total: int, done: int, accuracy: float | None) -> None:
+        self._progress = display
+        self._figures: dict[str, str] = {}
+        if accuracy is not None:
+            self.accuracy(accuracy)
+        self._task = display.add_task(label, total=total, completed=done, figures=self._text())
 
     def step(self, done: int) -> None:
         self._progress.update(self._task, completed=done)

@@ -39,14 +39,27 @@ class StepReport:
     lr: float
 
 
+Head = Callable[[LoopedTransformer, Tensor, Tensor], Tensor]
+
+
+def summed_loss(model: LoopedTransformer, x: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of what the model reads out of x [B, T, D], summed over the supervised positions."""
+    return F.cross_entropy(model.readout(x).float().flatten(0, 1), targets.flatten(), reduction="sum")
+
+
 def train_step(
-    model: LoopedTransformer, optimizers: Sequence[Optimizer], batches: Sequence[Batch], lr: Tensor, clip_norm: float
+    model: LoopedTransformer,
+    optimizers: Sequence[Optimizer],
+    batches: Sequence[Batch],
+    lr: Tensor,
+    clip_norm: float,
+    head: Head = summed_loss,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Update the model on the batches, taken as one; the loss, the gradient's norm, and whether both are finite.
-    Where they are not, nothing moves."""
+    Where they are not, nothing moves. ``head`` may be ``summed_loss`` compiled."""
     for optimizer in optimizers:
         optimizer.zero_grad(set_to_none=True)
-    loss = _backward(model, batches)
+    loss = _backward(model, batches, head)
     parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
     grad_norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
     finite = loss.isfinite() & grad_norm.isfinite()
@@ -58,14 +71,13 @@ def train_step(
     return loss, grad_norm, finite
 
 
-def _backward(model: LoopedTransformer, batches: Sequence[Batch]) -> Tensor:
+def _backward(model: LoopedTransformer, batches: Sequence[Batch], head: Head) -> Tensor:
     """Leave the gradient of the mean loss over all supervised positions of all batches; that loss."""
     supervised = torch.stack([(batch.targets != IGNORE).sum() for batch in batches]).sum()
     losses = []
     for batch in batches:
         with torch.autocast("cuda", torch.bfloat16, enabled=batch.tokens.is_cuda):
-            logits = model(batch.tokens)  # [B, T, V]
-        loss = F.cross_entropy(logits.float().flatten(0, 1), batch.targets.flatten(), reduction="sum") / supervised
+            loss = head(model, model.iterate(model.embed(batch.tokens)), batch.targets) / supervised
         loss.backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
     return torch.stack(losses).sum()
@@ -102,43 +114,45 @@ class TrainStep:
         self.failed_at = torch.tensor([-1], device=device)  # [1]: the first step that was not finite
         self.figures = torch.zeros(3, device=device)  # [3]: loss, gradient norm, learning rate
         self.draw: Callable[[Task, Tensor, Stream], Batch] = torch.compile(_draw) if compiled else _draw
-        self.captured = captured
+        self.head: Head = torch.compile(summed_loss) if compiled else summed_loss
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.stream: torch.cuda.Stream | None = None  # of its own, so that several runs can share a device
+        if captured:
+            self.stream = torch.cuda.Stream(device)
+            self.stream.wait_stream(torch.cuda.current_stream(device))
 
     def __call__(self) -> None:
+        """Start the next step; captured ones are queued, and only ``report`` waits for them."""
         self.calls += 1
-        if not self.captured:
+        if self.stream is None:
             self._run()
-        elif self.calls <= WARM_UP:
-            self._run_beside()
-        else:
+            return
+        if self.graph is None and self.calls > WARM_UP:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, stream=self.stream):
+                self._run()
+        with torch.cuda.stream(self.stream):
             if self.graph is None:
-                self.graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(self.graph):
-                    self._run()
-            self.graph.replay()
+                self._run()
+            else:
+                self.graph.replay()
 
     def report(self) -> StepReport:
         """Wait for the last step and tell how it went; NonFiniteError where one since the last report went wrong."""
+        if self.stream is not None:
+            self.stream.synchronize()
         failed_at = int(self.failed_at)
         loss, grad_norm, lr = self.figures.tolist()
         if failed_at >= 0:
             raise NonFiniteError(failed_at + 1, loss, grad_norm)
         return StepReport(loss, grad_norm, lr)
 
-    def _run_beside(self) -> None:
-        """On a stream of its own, as what is captured later will be."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._run()
-        torch.cuda.current_stream().wait_stream(stream)
-
     def _run(self) -> None:
         batches = [self._batch(part, count) for part, count in zip(self.config.task.parts, self.shares, strict=True)]
         lr = self.schedule.gather(0, self.done)[0] * (self.failed_at[0] < 0)  # zero from a failure on
-        loss, grad_norm, finite = train_step(self.model, self.optimizers, batches, lr, self.config.optim.clip_norm)
+        clip_norm = self.config.optim.clip_norm
+        loss, grad_norm, finite = train_step(self.model, self.optimizers, batches, lr, clip_norm, self.head)
         figures = torch.stack((loss, grad_norm, lr))
         self.figures.copy_(torch.where(self.failed_at < 0, figures, self.figures))  # of the failed step, not after it
         self.failed_at.copy_(torch.where(finite | (self.failed_at >= 0), self.failed_at, self.done))

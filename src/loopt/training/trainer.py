@@ -12,7 +12,7 @@ import platform
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,12 +29,14 @@ from loopt.model import LoopedTransformer
 from loopt.plan import InputError
 from loopt.runs import Best, Run, RunError, TrainConfig, TrainState, checkpoint, codec
 from loopt.training.optim import build_optimizers, load_optimizer_tensors, optimizer_tensors
-from loopt.training.progress import ProgressLine
+from loopt.training.progress import ProgressLines
 from loopt.training.step import NonFiniteError, StepReport, TrainStep
 from loopt.training.trackers import TrackerName, open_trackers
 
 TIMING_FIELDS = ("seconds", "examples_per_second")
 """Fields of metrics.jsonl that tell how long things took; all others are the same however often a run is killed."""
+
+EVALUATION_TOKENS = 2**18
 
 
 @dataclass(frozen=True)
@@ -75,22 +77,46 @@ def train(config: TrainConfig, directory: Path | str, session: Session | None = 
     """Train ``config`` in ``directory``, going on with what is there; a finished run returns its result at once.
     The progress bar calls it ``label``, or by its directory's name."""
     session = session or Session()
+    with noted_signals() as caught, ProgressLines(session.progress) as lines:
+        steps = train_stepwise(config, directory, session, Company(caught, lines), label)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                outcome: Outcome = end.value
+                return outcome
+
+
+@dataclass
+class Company:
+    """What the runs share that one process trains at the same time."""
+
+    caught: list[int]
+    """Signals that ask all of them to stop."""
+    lines: ProgressLines
+    size: int = 1
+    """How many train now; each is charged its share of the time."""
+
+
+def train_stepwise(
+    config: TrainConfig, directory: Path | str, session: Session, company: Company, label: str = ""
+) -> Generator[None, None, Outcome]:
+    """What ``train`` does, as a generator that gives way to others after every step."""
     device = pick_device(session.device)
     run = Run.start(Path(directory), config.resolved())
     try:
         result = run.read_result()
         if result is not None:
             return Outcome(True, result["step"], "already finished", result)
-        with noted_signals() as caught:
-            return _Trainer(run, session, device, caught).train(label or run.directory.name)
+        return (yield from _Trainer(run, session, device, company).train(label or run.directory.name))
     finally:
         run.close()
 
 
 class _Trainer:
-    def __init__(self, run: Run, session: Session, device: torch.device, caught: list[int]) -> None:
-        self.run, self.config, self.session, self.device, self.caught = run, run.config, session, device, caught
-        self.began = time.monotonic()
+    def __init__(self, run: Run, session: Session, device: torch.device, company: Company) -> None:
+        self.run, self.config, self.session, self.device, self.company = run, run.config, session, device, company
+        self.began = self.charged_until = time.monotonic()
         self.model = build_model(self.config, device)
         compiled = session.compile == "on" or (session.compile == "auto" and device.type == "cuda")
         if compiled:
@@ -98,7 +124,7 @@ class _Trainer:
         self.optimizers: list[Optimizer] = build_optimizers(self.model, self.config.optim)
         self.best: Best | None = None
         self.step = 0
-        self.earlier_seconds = 0.0
+        self.seconds = 0.0
         self._resume()
         captured = device.type == "cuda"
         self.update = TrainStep(self.config, self.model, self.optimizers, self.step, compiled, captured)
@@ -110,38 +136,46 @@ class _Trainer:
                 checkpoint.load_weights(self.run.checkpoints, state.step, self.model)
                 tensors = checkpoint.load_optimizer(self.run.checkpoints, state.step)
                 load_optimizer_tensors(self.model, self.optimizers, tensors)
-            self.step, self.best, self.earlier_seconds = state.step, state.best, state.seconds
+            self.step, self.best, self.seconds = state.step, state.best, state.seconds
         self.run.open_metrics(keep_bytes=state.metrics_bytes if state else 0)
         self.trackers = open_trackers(self.session.log, self.run.directory, codec.to_json(self.config), self.step)
 
-    def train(self, label: str) -> Outcome:
+    def train(self, label: str) -> Generator[None, None, Outcome]:
         config = self.config
         accuracy = self.best.accuracy if self.best else None
+        self.line = self.company.lines.add(label, config.steps, self.step, accuracy)
         try:
-            with ProgressLine(label, config.steps, self.step, accuracy, self.session.progress) as self.line:
-                while self.step < config.steps and not self._solved():
-                    self.update()
-                    self.step += 1
-                    if self._due(config.log_every):
-                        self._log(self._report())
-                    if self._due(config.eval_every):
-                        self._report()
-                        self._evaluate()
-                        self._save()
-                    elif self.device.type == "cpu":  # looking costs nothing here, and elsewhere the host would wait
-                        self._report()
-                    reason = self._why_stop()
-                    if reason:
-                        self._report()
-                        self._save()
-                        return Outcome(False, self.step, reason, signal=self._signal())
-                    self.line.step(self.step)
-                self.line.finished(self.step)
+            while self.step < config.steps and not self._solved():
+                self.update()
+                self.step += 1
+                self._charge()
+                if self._due(config.log_every):
+                    self._log(self._report())
+                if self._due(config.eval_every):
+                    self._report()
+                    self._evaluate()
+                    self._save()
+                elif self.device.type == "cpu":  # looking costs nothing here, and elsewhere the host would wait
+                    self._report()
+                reason = self._why_stop()
+                if reason:
+                    self._report()
+                    self._save()
+                    return Outcome(False, self.step, reason, signal=self._signal())
+                self.line.step(self.step)
+                yield
+            self.line.finished(self.step)
             reason = "solved" if self._solved() else "all steps done"
             return Outcome(True, self.step, reason, self._finish(), self._signal())
         finally:
             for tracker in self.trackers:
                 tracker.close()
+
+    def _charge(self) -> None:
+        """Count the time since the last step, or this run's share of it where others train beside it."""
+        now = time.monotonic()
+        self.seconds += (now - self.charged_until) / self.company.size
+        self.charged_until = now
 
     def _report(self) -> StepReport:
         try:
@@ -166,20 +200,17 @@ class _Trainer:
         return target is not None and self.best is not None and self.best.accuracy >= target
 
     def _signal(self) -> int | None:
-        return self.caught[0] if self.caught else None
+        return self.company.caught[0] if self.company.caught else None
 
     def _why_stop(self) -> str:
-        if self.caught:
-            return f"stopped by {signal.Signals(self.caught[0]).name}"
+        if self.company.caught:
+            return f"stopped by {signal.Signals(self.company.caught[0]).name}"
         limit = self.session.time_limit
         return "time limit" if limit is not None and time.monotonic() - self.began >= limit else ""
 
-    @property
-    def seconds(self) -> float:
-        return self.earlier_seconds + time.monotonic() - self.began
-
     def _log(self, report: StepReport) -> None:
         config = self.config
+        self._charge()
         values = {"loss": report.loss, "grad_norm": report.grad_norm, "lr": report.lr}
         speed = self.step * config.batch_size / self.seconds
         self.run.log({"step": self.step, **values, "seconds": self.seconds, "examples_per_second": speed})
@@ -189,7 +220,7 @@ class _Trainer:
 
     def _evaluate(self) -> None:
         config = self.config
-        scores = score_tests(self.model, config.task, "validation", config.eval_examples, config.batch_size)
+        scores = score_tests(self.model, config.task, "validation", config.eval_examples, self._evaluation_batch())
         score = mean_score(scores)
         if not math.isfinite(score.loss):
             raise self._diverged(self.step, f"validation loss {score.loss}")
@@ -198,10 +229,16 @@ class _Trainer:
         values = {"validation_accuracy": score.accuracy, "validation_loss": score.loss}
         if len(scores) > 1:
             values |= {f"validation_accuracy {name}": one.accuracy for name, one in scores.items()}
+        self._charge()
         self.run.log({"step": self.step, **values, "seconds": self.seconds})
         self.line.accuracy(score.accuracy)
         for tracker in self.trackers:
             tracker.log(self.step, values)
+
+    def _evaluation_batch(self) -> int:
+        """A GPU wants more at a time than a training batch may have."""
+        batch = self.config.batch_size
+        return batch if self.device.type == "cpu" else max(batch, EVALUATION_TOKENS // self.config.model.max_len)
 
     def _save(self) -> None:
         optimizer = optimizer_tensors(self.model, self.optimizers)
@@ -216,8 +253,9 @@ class _Trainer:
         config = self.config
         best = self.run.find("best")
         checkpoint.load_weights(self.run.checkpoints, best.step, self.model)
-        scores = score_tests(self.model, config.task, "test", config.test_examples, config.batch_size)
+        scores = score_tests(self.model, config.task, "test", config.test_examples, self._evaluation_batch())
         score = mean_score(scores)
+        self._charge()
         result = {
             "step": self.step,
             "accuracy": score.accuracy,
