@@ -78,6 +78,7 @@ configs = st.builds(
     batch_size=counts,
     seed=st.integers(0, 2**63 - 1),
     train_examples=some(counts),
+    answer_weight=st.floats(0, 1),
     log_every=counts,
     eval_every=counts,
     eval_examples=counts,
@@ -141,6 +142,7 @@ ANOTHER_VALUE: dict[tuple[str, ...], Any] = {
     ("optim", "name"): "muon",
     ("optim", "betas"): [0.9, 0.99],
     ("train_examples",): 10,
+    ("answer_weight",): 0.5,
     ("target_accuracy",): 0.5,
 }
 FIELDS = [path for path in leaves(to_json(CONFIG)) if path != ("task", "name")]

@@ -86,6 +86,20 @@ def test_the_gradient_of_a_mixture_is_that_of_the_padded_batch() -> None:
     assert abs(sum(means) / 3 - wanted.item()) > 1e-3  # the two are not the same thing here
 
 
+@pytest.mark.parametrize("weight", [0.0, 0.25, 1.0])
+def test_answers_get_their_share_of_the_loss(weight: float) -> None:
+    config = replace(TINY, task=PHop(p=(1, 2), n=8, supervision="every"), answer_weight=weight).resolved()
+    batch = config.task.sample(range(config.batch_size), config.seed, "train")
+    with torch.no_grad():
+        logits = build_model(config, CPU)(batch.tokens).flatten(0, 1)
+    everywhere, at_answers = (
+        F.cross_entropy(logits, labels.flatten()).item() for labels in (batch.targets, batch.answers)
+    )
+    assert abs(everywhere - at_answers) > 1e-3
+    (loss,) = losses(stepper(config), 1)
+    assert loss == pytest.approx((1 - weight) * everywhere + weight * at_answers, rel=1e-5)
+
+
 @pytest.mark.parametrize("batch_size", [3, 4, 8])
 @pytest.mark.parametrize("train_examples", [None, 1, 11])
 @pytest.mark.parametrize("done", [0, 5])

@@ -49,6 +49,8 @@ class TrainConfig:
     """Of the starting weights and of the training examples; validation and test are the same for every seed."""
     train_examples: int | None = None
     """Size of the training set, gone through again and again; none: every example is new."""
+    answer_weight: float = 0.0
+    """Share of the loss that the answers get, what exact match looks at; the rest goes to all that is supervised."""
     log_every: int = 100
     eval_every: int = 1000
     """Steps between evaluations; a checkpoint is kept at each."""
@@ -67,6 +69,7 @@ class TrainConfig:
         _require(0 <= self.seed < 2**63, "seed", self.seed, "0 to 2^63 - 1")
         if self.train_examples is not None:
             _require(self.train_examples >= 1, "train_examples", self.train_examples, "1 or more, or none")
+        _require(0 <= self.answer_weight <= 1, "answer_weight", self.answer_weight, "0 to 1")
         if self.target_accuracy is not None:
             _require(0 < self.target_accuracy <= 1, "target_accuracy", self.target_accuracy, "more than 0, at most 1")
         warmup = self.optim.warmup_steps

@@ -39,12 +39,13 @@ class StepReport:
     lr: float
 
 
-Head = Callable[[LoopedTransformer, Tensor, Tensor], Tensor]
+Head = Callable[[LoopedTransformer, Tensor, Tensor, Tensor], Tensor]
 
 
-def summed_loss(model: LoopedTransformer, x: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of what the model reads out of x [B, T, D], summed over the supervised positions."""
-    return F.cross_entropy(model.readout(x).float().flatten(0, 1), targets.flatten(), reduction="sum")
+def weighted_loss(model: LoopedTransformer, x: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """Cross-entropy of what the model reads out of x [B, T, D], summed with these weights [B, T]."""
+    losses = F.cross_entropy(model.readout(x).float().flatten(0, 1), targets.flatten(), reduction="none")  # [B * T]
+    return (losses * weights.flatten()).sum()
 
 
 def train_step(
@@ -53,13 +54,14 @@ def train_step(
     batches: Sequence[Batch],
     lr: Tensor,
     clip_norm: float,
-    head: Head = summed_loss,
+    answer_weight: float = 0.0,
+    head: Head = weighted_loss,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Update the model on the batches, taken as one; the loss, the gradient's norm, and whether both are finite.
-    Where they are not, nothing moves. ``head`` may be ``summed_loss`` compiled."""
+    Where they are not, nothing moves. ``head`` may be ``weighted_loss`` compiled."""
     for optimizer in optimizers:
         optimizer.zero_grad(set_to_none=True)
-    loss = _backward(model, batches, head)
+    loss = _backward(model, batches, answer_weight, head)
     parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
     grad_norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
     finite = loss.isfinite() & grad_norm.isfinite()
@@ -71,13 +73,17 @@ def train_step(
     return loss, grad_norm, finite
 
 
-def _backward(model: LoopedTransformer, batches: Sequence[Batch], head: Head) -> Tensor:
-    """Leave the gradient of the mean loss over all supervised positions of all batches; that loss."""
+def _backward(model: LoopedTransformer, batches: Sequence[Batch], answer_weight: float, head: Head) -> Tensor:
+    """Leave the gradient of the loss over all batches; that loss: the mean over the supervised positions, and with
+    ``answer_weight`` as much of the mean over the answers."""
     supervised = torch.stack([(batch.targets != IGNORE).sum() for batch in batches]).sum()
+    asked = torch.stack([(batch.answers != IGNORE).sum() for batch in batches]).sum()
     losses = []
     for batch in batches:
+        weights = (batch.targets != IGNORE) * ((1 - answer_weight) / supervised)  # [B, T]
+        weights = weights + (batch.answers != IGNORE) * (answer_weight / asked)
         with torch.autocast("cuda", torch.bfloat16, enabled=batch.tokens.is_cuda):
-            loss = head(model, model.iterate(model.embed(batch.tokens)), batch.targets) / supervised
+            loss = head(model, model.iterate(model.embed(batch.tokens)), batch.targets, weights)
         loss.backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
     return torch.stack(losses).sum()
@@ -114,7 +120,7 @@ class TrainStep:
         self.failed_at = torch.tensor([-1], device=device)  # [1]: the first step that was not finite
         self.figures = torch.zeros(3, device=device)  # [3]: loss, gradient norm, learning rate
         self.draw: Callable[[Task, Tensor, Stream], Batch] = torch.compile(_draw) if compiled else _draw
-        self.head: Head = torch.compile(summed_loss) if compiled else summed_loss
+        self.head: Head = torch.compile(weighted_loss) if compiled else weighted_loss
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
         self.stream: torch.cuda.Stream | None = None  # of its own, so that several runs can share a device
@@ -151,8 +157,10 @@ class TrainStep:
     def _run(self) -> None:
         batches = [self._batch(part, count) for part, count in zip(self.config.task.parts, self.shares, strict=True)]
         lr = self.schedule.gather(0, self.done)[0] * (self.failed_at[0] < 0)  # zero from a failure on
-        clip_norm = self.config.optim.clip_norm
-        loss, grad_norm, finite = train_step(self.model, self.optimizers, batches, lr, clip_norm, self.head)
+        clip_norm, answer_weight = self.config.optim.clip_norm, self.config.answer_weight
+        loss, grad_norm, finite = train_step(
+            self.model, self.optimizers, batches, lr, clip_norm, answer_weight, self.head
+        )
         figures = torch.stack((loss, grad_norm, lr))
         self.figures.copy_(torch.where(self.failed_at < 0, figures, self.figures))  # of the failed step, not after it
         self.failed_at.copy_(torch.where(finite | (self.failed_at >= 0), self.failed_at, self.done))

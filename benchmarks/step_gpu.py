@@ -1,0 +1,223 @@
+"""What a training step costs on a CUDA device, at the paper's shapes.
+
+    python benchmarks/step_gpu.py                 all parts, about four minutes on an H200
+    python benchmarks/step_gpu.py steps phop      one part, of one task
+    python benchmarks/step_gpu.py --help          what can be changed
+
+steps     A step of the trainer (examples made on the device, layers compiled, everything captured in one CUDA graph)
+          beside a plain loop around the same model: torch.compile of the whole model, autocast, AdamW with fused=True,
+          a LambdaLR schedule, nothing captured. Both see the same examples. Then the share of the generator: the same
+          sampler, compiled and captured alone.
+together  Three seeds of one row in one process, each on its own stream, beside one after the other.
+profile   Kernels of one step by the time they take.
+
+Nothing is asserted about time: machines differ, and other programs run on them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+
+from loopt.kernels import speed_up
+from loopt.plan import LoopPlan
+from loopt.reproduce.catalogue import EXPERIMENTS
+from loopt.runs import OptimConfig, TrainConfig
+from loopt.tasks.random_bits import Stream
+from loopt.training.optim import build_optimizers, learning_rate
+from loopt.training.step import TrainStep, shares
+from loopt.training.trainer import build_model
+
+SHAPES = {"phop": ("1x6", "p16"), "addition": ("1x12", ""), "igsm": ("1x8", "")}
+PARTS = ("steps", "together", "profile")
+
+
+def main() -> None:
+    options = read_options()
+    if not torch.cuda.is_available():
+        raise SystemExit("step_gpu.py: no CUDA device here")
+    console = Console(width=130)
+    console.print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", highlight=False)
+    tasks = [name for name in options.what if name in SHAPES] or list(SHAPES)
+    parts = [name for name in options.what if name in PARTS] or list(PARTS)
+    if "steps" in parts:
+        console.print(steps_table(tasks, options.steps))
+    if "together" in parts:
+        console.print(together_table(tasks, options.steps))
+    if "profile" in parts:
+        for task in tasks:
+            console.print(profile_table(task))
+
+
+def read_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", choices=(*PARTS, *SHAPES, []), help="parts and tasks; all unless given")
+    parser.add_argument("--steps", type=int, default=40, help="steps in a timed turn (default 40)")
+    return parser.parse_args()
+
+
+def config_of(task: str, batch_size: int | None = None, optimizer: str = "adamw", seed: int = 0) -> TrainConfig:
+    """The paper's shape, with an optimizer that both sides have."""
+    plan, variant = SHAPES[task]
+    config = EXPERIMENTS[task].configure(LoopPlan.parse(plan), variant, "paper")
+    config = replace(config, optim=OptimConfig(name=optimizer, lr=1e-3, warmup_steps=1000), seed=seed)
+    return replace(config, batch_size=batch_size or config.batch_size).resolved()
+
+
+def trainer_step(config: TrainConfig) -> TrainStep:
+    model = build_model(config, torch.device("cuda"))
+    speed_up(model)
+    return TrainStep(config, model, build_optimizers(model, config.optim), compiled=True, captured=True)
+
+
+def plain_step(config: TrainConfig) -> Callable[[], None]:
+    device = torch.device("cuda")
+    model = build_model(config, device)
+    compiled = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.optim.lr, fused=True)
+    rate = lambda step: learning_rate(step, config.steps, 1.0, config.optim.warmup_steps)  # noqa: E731
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    parts = list(zip(config.task.parts, shares(config.batch_size, len(config.task.parts)), strict=True))
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        optimizer.zero_grad(set_to_none=True)
+        for part, count in parts:
+            batch = part.sample(range(done * count, (done + 1) * count), config.seed, "train", device)
+            with torch.autocast("cuda", torch.bfloat16):
+                logits = compiled(batch.tokens)
+                loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
+            loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip_norm)
+        optimizer.step()
+        schedule.step()
+        done += 1
+
+    return step
+
+
+def generator_alone(config: TrainConfig) -> Callable[[], None]:
+    """Making a batch of every part, captured; its sum is kept, so that nothing is left out."""
+    parts = list(zip(config.task.parts, shares(config.batch_size, len(config.task.parts)), strict=True))
+    draw = torch.compile(lambda part, indices, stream: part.draw(indices, stream))
+    kept = torch.zeros((), dtype=torch.int64, device="cuda")
+    counter = torch.zeros(1, dtype=torch.int64, device="cuda")
+
+    def make() -> None:
+        for part, count in parts:
+            indices = counter * count + torch.arange(count, device="cuda")
+            kept.add_(draw(part, indices, Stream(part.name, config.seed, "train")).tokens[:, -1].sum())
+        counter.add_(1)
+
+    beside = torch.cuda.Stream()
+    with torch.cuda.stream(beside):
+        for _ in range(3):
+            make()
+    beside.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        make()
+    return graph.replay
+
+
+def milliseconds(steps: Sequence[Callable[[], None]], count: int, turns: int = 5) -> list[float]:
+    """The median time of one call of each, taking turns, so that whatever else happens hits all."""
+    taken: list[list[float]] = [[] for _ in steps]
+    for _ in range(turns):
+        for step, times in zip(steps, taken, strict=True):
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(count):
+                step()
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - began) * 1e3 / count)
+    return [statistics.median(times) for times in taken]
+
+
+def started(step: Callable[[], None]) -> float:
+    """Seconds until the first six calls, compilation and capture included, are over."""
+    began = time.perf_counter()
+    for _ in range(6):
+        step()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def steps_table(tasks: Sequence[str], count: int) -> Table:
+    table = Table(title="A training step, ms (median of 5 turns)", title_justify="left")
+    for column in ("task", "plan", "batch", "optimizer", "ours", "plain", "plain / ours", "start, s", "generator", "%"):
+        table.add_column(column, justify="left" if column in ("task", "plan", "optimizer") else "right")
+    for task in tasks:
+        for optimizer in ("adamw", "adafactor"):
+            torch.compiler.reset()
+            config = config_of(task, optimizer=optimizer)
+            ours = trainer_step(config)
+            start = started(ours)
+            generator = generator_alone(config)
+            if optimizer == "adamw":
+                plain = plain_step(config)
+                started(plain)
+                mine, theirs, making = milliseconds([ours, plain, generator], count)
+                beside = [f"{theirs:.2f}", f"{theirs / mine:.2f}"]
+            else:
+                mine, making = milliseconds([ours, generator], count)
+                beside = ["", ""]
+            share = f"{100 * making / mine:.1f}"
+            row = [task, str(config.model.plan), str(config.batch_size), optimizer, f"{mine:.2f}", *beside]
+            table.add_row(*row, f"{start:.0f}", f"{making:.3f}", share)
+    return table
+
+
+def together_table(tasks: Sequence[str], count: int) -> Table:
+    table = Table(title="Three seeds of one row, ms for a step of each", title_justify="left")
+    for column in ("task", "batch", "one after the other", "together", "ratio"):
+        table.add_column(column, justify="left" if column == "task" else "right")
+    for task in tasks:
+        for batch_size in (32, 64, None):
+            config = config_of(task, batch_size)
+            seeds = [trainer_step(replace(config, seed=seed)) for seed in range(3)]
+            for step in seeds:
+                started(step)
+
+            def one_by_one(seeds: list[TrainStep] = seeds) -> None:
+                for step in seeds:
+                    step()
+                    step.report()
+
+            def together(seeds: list[TrainStep] = seeds) -> None:
+                for step in seeds:
+                    step()
+
+            apart, beside = milliseconds([one_by_one, together], count)
+            table.add_row(task, str(config.batch_size), f"{apart:.2f}", f"{beside:.2f}", f"{apart / beside:.2f}")
+    return table
+
+
+def profile_table(task: str) -> Table:
+    step = trainer_step(config_of(task))
+    started(step)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(3):
+            step()
+        torch.cuda.synchronize()
+    rows = sorted(profile.key_averages(), key=lambda row: -row.device_time_total)
+    total, kernels = sum(row.device_time_total for row in rows) / 3e3, sum(row.count for row in rows) / 3
+    table = Table(title=f"{task}: {total:.2f} ms in {kernels:.0f} kernels a step", title_justify="left")
+    for column in ("µs a step", "calls", "kernel"):
+        table.add_column(column, justify="left" if column == "kernel" else "right")
+    for row in rows[:30]:
+        table.add_row(f"{row.device_time_total / 3:.0f}", f"{row.count / 3:.0f}", row.key[:96])
+    return table
+
+
+if __name__ == "__main__":
+    main()
