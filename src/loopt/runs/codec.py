@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from loopt import tasks
 from loopt.model import ConfigError
 from loopt.plan import LoopPlan, PlanError
-from loopt.runs.config import TrainConfig
+from loopt.runs.config import ADDED_LATER, TrainConfig
 
 
 def to_json(config: TrainConfig) -> dict[str, Any]:
@@ -25,8 +25,9 @@ def from_json(data: Any) -> TrainConfig:
 
 
 def fingerprint(config: TrainConfig) -> str:
-    """A short hash of everything that decides the run's result. Hashed as it will be read back, where lr=1 is 1.0."""
-    read_back = to_json(from_json(to_json(config)))
+    """A short hash of everything that decides the run's result. Hashed as it will be read back, where lr=1 is 1.0, and
+    without the fields added later that are at their default, as if they had never been added."""
+    read_back = _encode(from_json(to_json(config)), leave_out=ADDED_LATER)
     return hashlib.sha256(json.dumps(read_back, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -47,11 +48,16 @@ def _flatten(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _encode(value: Any) -> Any:
+def _encode(value: Any, leave_out: dict[str, bool] | None = None) -> Any:
+    """As plain values; fields with the metadata ``leave_out`` only where they differ from their default."""
     if isinstance(value, LoopPlan):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: _encode(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {
+            field.name: _encode(getattr(value, field.name), leave_out)
+            for field in dataclasses.fields(value)
+            if leave_out is None or field.metadata != leave_out or getattr(value, field.name) != field.default
+        }
         return {"name": value.name, **fields} if isinstance(value, tasks.Task) else fields
     return list(value) if isinstance(value, tuple) else value
 
@@ -94,7 +100,8 @@ def _decode_fields(kind: Any, data: dict[str, Any], where: str) -> Any:
     for name in data.keys() - fields.keys():
         raise ConfigError(f"{where}.{name}: no such field; allowed are {', '.join(fields)}")
     for name in fields.keys() - data.keys():
-        raise ConfigError(f"{where}.{name}: missing")
+        if fields[name].metadata != ADDED_LATER:
+            raise ConfigError(f"{where}.{name}: missing")
     return kind(**{name: _decode(hints[name], value, f"{where}.{name}") for name, value in data.items()})
 
 

@@ -11,6 +11,9 @@ from loopt.tasks import Task
 
 OptimizerName = Literal["adafactor", "adamw", "muon"]
 
+ADDED_LATER = {"added later": True}
+"""Marks a field that older runs do not have: its default is what they did, so they stay what they are."""
+
 
 @dataclass(frozen=True)
 class OptimConfig:
@@ -49,7 +52,7 @@ class TrainConfig:
     """Of the starting weights and of the training examples; validation and test are the same for every seed."""
     train_examples: int | None = None
     """Size of the training set, gone through again and again; none: every example is new."""
-    answer_weight: float = 0.0
+    answer_weight: float = field(default=0.0, metadata=ADDED_LATER)
     """Share of the loss that the answers get, what exact match looks at; the rest goes to all that is supervised."""
     log_every: int = 100
     eval_every: int = 1000
