@@ -10,6 +10,7 @@ import tyro
 
 from loopt import tasks
 from loopt.plan import InputError
+from loopt.tasks.random_bits import Stream, TensorStream
 from loopt.tasks import PHop
 
 
@@ -94,6 +95,32 @@ def test_the_same_split_and_seed_give_the_same_examples(name: str) -> None:
     first, again = task.sample(range(100, 110), 5, "test"), task.sample(torch.arange(100, 110), 5, "test", "cpu")
     assert torch.equal(first.tokens, again.tokens)
     assert not torch.equal(first.tokens, task.sample(range(100, 110), 6, "test").tokens)
+
+
+@pytest.mark.parametrize("name", tasks.names())
+def test_keys_in_a_tensor_give_the_same_examples(name: str) -> None:
+    task, indices = tasks.get(name), torch.arange(70, 90)
+    for part in task.parts:
+        stream = Stream(part.name, 4, "train")
+        same = TensorStream.like(stream, lambda watched, part=part: part.draw(indices[:1], watched), indices.device)
+        assert torch.equal(part.draw(indices, same).tokens, part.draw(indices, stream).tokens)
+
+
+def test_one_compiled_sampler_serves_all_seeds() -> None:
+    graphs = 0
+
+    def count(graph: torch.fx.GraphModule, inputs: object) -> Any:
+        nonlocal graphs
+        graphs += 1
+        return graph.forward
+
+    task, indices = tasks.get("phop", p=2, n=8), torch.arange(5)
+    draw = torch.compile(lambda stream: task.draw(indices, stream).tokens, backend=count)
+    for seed in (0, 1, 2**40, 7):
+        stream = Stream("phop", seed, "train")
+        same = TensorStream.like(stream, lambda watched: task.draw(indices[:1], watched), indices.device)
+        assert torch.equal(draw(same), task.draw(indices, stream).tokens)
+    assert graphs == 1
 
 
 @pytest.mark.parametrize("name", tasks.names())

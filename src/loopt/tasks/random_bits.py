@@ -7,7 +7,8 @@ of SplitMix64, done with the wrapping arithmetic of int64 tensors.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -27,11 +28,14 @@ class Stream:
 
     def bits(self, indices: Tensor, draws: int, purpose: str) -> Tensor:
         """[batch] indices -> [batch, draws] int64, of which all 64 bits are random."""
-        row_key, column_key = _keys((self.task, self.seed, self.split, purpose))
+        row_key, column_key = self.keys(purpose)
         # Xor first: the compiler would turn a product of arange and a large factor into index arithmetic in 32 bits.
         rows = _mix((indices ^ row_key) * _GOLDEN)  # [batch]
         columns = _mix((torch.arange(draws, device=indices.device) ^ column_key) * _GOLDEN)  # [draws]
         return _mix(rows[:, None] + columns)  # [batch, draws]
+
+    def keys(self, purpose: str) -> tuple[int | Tensor, int | Tensor]:
+        return _keys((self.task, self.seed, self.split, purpose))
 
     def integers(self, indices: Tensor, draws: int, high: int | Tensor, purpose: str) -> Tensor:
         """[batch, draws] integers in [0, high); ``high``, below 2**31, may differ from draw to draw."""
@@ -43,6 +47,40 @@ class Stream:
         column_bits = draws.bit_length()
         keys = _shift_right(self.bits(indices, draws, purpose), 1 + column_bits) << column_bits
         return keys | torch.arange(draws, device=indices.device)
+
+
+@dataclass(frozen=True, eq=False)
+class TensorStream(Stream):
+    """The same numbers as those of another stream, with its keys in a tensor: a compiled sampler then has no seed in
+    its code, and serves all of them."""
+
+    purposes: tuple[str, ...]
+    table: Tensor
+    """[purposes, 2] int64"""
+
+    @classmethod
+    def like(cls, stream: Stream, draw: Callable[[Stream], object], device: torch.device) -> TensorStream:
+        """For what ``draw`` draws from the stream; it is called once to see."""
+        seen = _Watched(stream.task, stream.seed, stream.split)
+        draw(seen)
+        purposes = tuple(seen.purposes)
+        table = torch.tensor([stream.keys(purpose) for purpose in purposes], dtype=torch.int64, device=device)
+        return cls(stream.task, stream.seed, stream.split, purposes, table)
+
+    def keys(self, purpose: str) -> tuple[int | Tensor, int | Tensor]:
+        row_key, column_key = self.table[self.purposes.index(purpose)].unbind()
+        return row_key, column_key
+
+
+@dataclass(frozen=True)
+class _Watched(Stream):
+    """Notes what it is asked for."""
+
+    purposes: dict[str, None] = field(default_factory=dict)
+
+    def keys(self, purpose: str) -> tuple[int | Tensor, int | Tensor]:
+        self.purposes[purpose] = None
+        return super().keys(purpose)
 
 
 @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]  # so that a sampler compiles as one piece

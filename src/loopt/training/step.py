@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from loopt.model import LoopedTransformer
 from loopt.runs import TrainConfig
 from loopt.tasks import IGNORE, Batch, Task
-from loopt.tasks.random_bits import Stream
+from loopt.tasks.random_bits import Stream, TensorStream
 from loopt.training.optim import learning_rate, set_lr
 
 WARM_UP = 3
@@ -120,6 +120,7 @@ class TrainStep:
         self.failed_at = torch.tensor([-1], device=device)  # [1]: the first step that was not finite
         self.figures = torch.zeros(3, device=device)  # [3]: loss, gradient norm, learning rate
         self.draw: Callable[[Task, Tensor, Stream], Batch] = torch.compile(_draw) if compiled else _draw
+        self.streams = [self._stream(part) for part in config.task.parts]
         self.head: Head = torch.compile(weighted_loss) if compiled else weighted_loss
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
@@ -155,7 +156,8 @@ class TrainStep:
         return StepReport(loss, grad_norm, lr)
 
     def _run(self) -> None:
-        batches = [self._batch(part, count) for part, count in zip(self.config.task.parts, self.shares, strict=True)]
+        parts = zip(self.config.task.parts, self.shares, self.streams, strict=True)
+        batches = [self._batch(part, count, stream) for part, count, stream in parts]
         lr = self.schedule.gather(0, self.done)[0] * (self.failed_at[0] < 0)  # zero from a failure on
         clip_norm, answer_weight = self.config.optim.clip_norm, self.config.answer_weight
         loss, grad_norm, finite = train_step(
@@ -166,11 +168,16 @@ class TrainStep:
         self.failed_at.copy_(torch.where(finite | (self.failed_at >= 0), self.failed_at, self.done))
         self.done += 1
 
-    def _batch(self, part: Task, count: int) -> Batch:
+    def _stream(self, part: Task) -> TensorStream:
+        one = torch.zeros(1, dtype=torch.int64, device=self.device)
+        stream = Stream(part.name, self.config.seed, "train")
+        return TensorStream.like(stream, lambda watched: part.draw(one, watched), self.device)
+
+    def _batch(self, part: Task, count: int, stream: Stream) -> Batch:
         indices = self.done * count + torch.arange(count, device=self.device)  # [count]
         if self.config.train_examples is not None:
             indices = indices % max(1, self.config.train_examples // len(self.shares))
-        return self.draw(part, indices, Stream(part.name, self.config.seed, "train"))
+        return self.draw(part, indices, stream)
 
 
 def _draw(part: Task, indices: Tensor, stream: Stream) -> Batch:
