@@ -10,8 +10,8 @@ import tyro
 
 from loopt import tasks
 from loopt.plan import InputError
-from loopt.tasks.random_bits import Stream, TensorStream
 from loopt.tasks import PHop
+from loopt.tasks.random_bits import Stream, TensorStream
 
 
 def test_get_by_name() -> None:
