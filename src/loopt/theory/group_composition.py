@@ -1,0 +1,373 @@
+"""Theorem 5.1: one layer, looped ⌈log2 n⌉ times, composes n elements of any finite group.
+
+The input is #, g_1, …, g_n; # stands at position 0 and is the identity e. In every loop position i takes what positions
+[2i-n-1]_+ and [2i-n]_+ hold and composes the two, which halves the word and keeps it at the right end:
+
+>>> for held in algorithm(["", "a", "b", "c", "d", "e"], lambda left, right: left + right):
+...     print(held)
+['', 'a', 'b', 'c', 'd', 'e']
+['', '', '', 'a', 'bc', 'de']
+['', '', '', '', 'a', 'bcde']
+['', '', '', '', '', 'abcde']
+
+``build_group_composition`` writes this down as weights over the reals, ``build_in_precision`` in F_s, with an s that
+does not grow with n. With m = ⌈log2 |G|⌉ bits to an element and p = ⌈log2(n+1)⌉ bits to a position, position i holds
+
+    element        m bits  ḡ_i
+    here           p bits  i
+    left           p bits  [2i-n-1]_+
+    right          p bits  [2i-n]_+
+    left_element   m bits  ḡ', what head 1 finds at left
+    right_element  m bits  ḡ'', what head 2 finds at right
+
+Bits are ±1; g' and g'' are 0 but between attention and feed-forward. Tokens are the elements' numbers, and |G| is #.
+
+>>> s3 = groups.group("S3")
+>>> composer = build_group_composition(s3, n=3)
+>>> composer.d, composer.d_ff, composer.plan.depth
+(15, 54, 2)
+>>> word = [s3.index(name) for name in ("(1 2)", "(2 3)", "(1 3)")]
+>>> answers(composer.model(), s3, torch.tensor([word])).tolist() == [s3.product(*word)]
+True
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from loopt.model import LoopedTransformer
+from loopt.plan import InputError, LoopPlan
+from loopt.tasks import groups
+from loopt.tasks.group import GroupComposition
+from loopt.tasks.groups import Group
+from loopt.theory import precision
+from loopt.theory.formal import FormalLayer, FormalTransformer, Head, Space, zeros
+from loopt.theory.gates import signed_binary
+from loopt.theory.lemmas import interleaved
+from loopt.theory.precision import FixedPoint
+from loopt.theory.proof import Check, Proof, Size, Trace
+
+Held = TypeVar("Held")
+
+
+def algorithm(word: Sequence[Held], compose: Callable[[Held, Held], Held]) -> list[list[Held]]:
+    """The paper's algorithm: what positions 0 … n hold at the start and after each loop; ``word`` is e, g_1, …, g_n."""
+    n = len(word) - 1
+    held = [list(word)]
+    for _ in range(loops(n)):
+        g = held[-1]
+        held.append([compose(g[max(2 * i - n - 1, 0)], g[max(2 * i - n, 0)]) for i in range(n + 1)])
+    return held
+
+
+def loops(n: int) -> int:
+    """T = ⌈log2 n⌉, but at least the one loop that a looped model has."""
+    return max(1, (n - 1).bit_length())
+
+
+def bits_of_element(group: Group) -> int:
+    """m = ⌈log2 |G|⌉, but at least 1, so that e can be told from # in a group of one element."""
+    return max(1, (group.order - 1).bit_length())
+
+
+def bits_of_position(n: int) -> int:
+    """p = ⌈log2(n+1)⌉."""
+    return n.bit_length()
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The numbers that the construction rests on. With any of them 0 or with the other sign it is wrong."""
+
+    beta: float = 24.0
+    """β, on the keys. A bit that differs costs 2β, so a head takes about e^-2β from each position whose number differs
+    in one bit, and each loop multiplies this error. ``smallest_beta`` finds the answers right from 3.3 (S3, n = 8),
+    6.3 (S3, n = 64) and 8.8 (S5, n = 64) on. From 20 on attention is one-hot in float64, and n no longer
+    matters."""
+    query: float = 1.0
+    """On the stored positions in the queries; the paper has -1 here, which finds the position that differs most."""
+    value: float = 1.0
+    """On the element's code in the values."""
+    incoming: float = 1.0
+    """Weight of the product neuron (h, h') on the codes of h and h'."""
+    threshold: float = 1.0
+    """What that neuron gives when both codes are there: its bias is threshold - 2m·incoming."""
+    outgoing: float = 1.0
+    """Its weight on the code of h∘h'."""
+    erase: float = -1.0
+    """On x = relu(x) - relu(-x), which takes away the old element, g' and g''."""
+    readout: float = 1.0
+    """On each element's code in the output layer. The row of # is 0: # has e's embedding, and e's row would tie."""
+
+
+@dataclass(frozen=True)
+class FixedConstants(Constants):
+    """The same in F_s, and what is needed besides."""
+
+    one: float = 1.0
+    """A constant that positions hold in the first coordinate of g'; b_2 puts it back there after each loop."""
+    against: float = -1.0
+    """What keys hold of that constant; queries hold +1 of it (Lemma E.3)."""
+    logit_offset: float = -1.0
+    """How every row of the output layer, that of # too, reads the constant."""
+
+    @classmethod
+    def of(cls, group: Group, s: int) -> FixedConstants:
+        """Keys are as large as F_s allows (``smallest_key_in_precision``: 1.25 is enough in F_2, 1.5 in F_3, where
+        e^-2·key rounds to 0). Sums of 2m bits have to stay below B_s, so neurons count in steps of 2^-s:
+        one gives 2·2^-s when both codes are there, and 0 when a bit is wrong. The offset makes the answer's logit 0,
+        and the others so negative that they are less probable after rounding, too."""
+        F, m = FixedPoint(s), bits_of_element(group)
+        readout = F.step * ((4**s - 1) // m)
+        return cls(
+            beta=F.largest,
+            incoming=F.step,
+            threshold=2 * F.step,
+            outgoing=2.0 ** (s - 1),
+            readout=readout,
+            logit_offset=-m * readout,
+        )
+
+
+def residual_space(group: Group, n: int) -> Space:
+    m, p = bits_of_element(group), bits_of_position(n)
+    return Space(element=m, here=p, left=p, right=p, left_element=m, right_element=m)
+
+
+def build_group_composition(group: Group, n: int, constants: Constants | None = None) -> FormalTransformer:
+    """The construction over the reals."""
+    c = constants or Constants()
+    space, codes = residual_space(group, n), _codes(group)
+    here = torch.arange(n + 1)
+    positions = zeros(n + 1, space.size)
+    for name, target in (("here", here), ("left", 2 * here - n - 1), ("right", 2 * here - n)):
+        positions[:, space[name]] = signed_binary(target.clamp(min=0), bits_of_position(n))
+    tokens = zeros(group.order + 1, space.size)
+    tokens[:, space["element"]] = torch.cat([codes, codes[group.identity, None]])
+    heads = tuple(  # the proof's first claim: they fetch g' and g''
+        Head(
+            query=c.query * space.read(target),
+            key=c.beta * space.read("here"),
+            value=c.value * space.read("element"),
+            output=space.read(f"{target}_element"),
+        )
+        for target in ("left", "right")
+    )
+    output = zeros(group.order + 1, space.size)
+    output[:-1, space["element"]] = c.readout * codes
+    plan = LoopPlan.parse(f"1x{loops(n)}")
+    return FormalTransformer(plan, tokens, positions, (_layer(group, space, heads, c),), output)
+
+
+def build_in_precision(group: Group, n: int, s: int, constants: FixedConstants | None = None) -> FormalTransformer:
+    """The construction in F_s: no wider, but for queries and keys, which are 2p wide.
+
+    The first coordinate of g' holds a constant 1 when attention starts. Queries and keys are interleaved with it, and
+    attention is one-hot; after it the coordinate is off by that 1, for which the product neurons' biases make up.
+    """
+    c = constants or FixedConstants.of(group, s)
+    real, space = build_group_composition(group, n, c), residual_space(group, n)
+    (layer,) = real.layers
+    where = space["left_element"].start
+    one = torch.eye(space.size, dtype=torch.float64)[where]
+    heads = tuple(
+        replace(head, query=interleaved(head.query, one), key=interleaved(head.key, c.beta * c.against * one))
+        for head in layer.heads
+    )
+    off_by_one = torch.where(torch.arange(len(layer.b1)) < group.order**2, c.one * layer.W1[:, where], 0.0)
+    output = real.output + c.logit_offset * one
+    held = real.positions + c.one * one
+    made = replace(layer, heads=heads, b1=layer.b1 - off_by_one, b2=layer.b2 + c.one * one)
+    return replace(real, positions=held, layers=(made,), output=output)
+
+
+def _layer(group: Group, space: Space, heads: tuple[Head, ...], c: Constants) -> FormalLayer:
+    """The heads, and the feed-forward of the proof's second claim: it writes g'∘g'' over g and empties g' and g''."""
+    codes, m, pairs = _codes(group), bits_of_element(group), group.order**2
+    slots = space.read("element", "left_element", "right_element")  # [3m, d]
+    W1, b1, W2 = zeros(pairs + 6 * m, space.size), zeros(pairs + 6 * m), zeros(space.size, pairs + 6 * m)
+    # neuron (h, h'), number h·|G| + h'
+    W1[:pairs, space["left_element"]] = c.incoming * codes.repeat_interleave(group.order, dim=0)
+    W1[:pairs, space["right_element"]] = c.incoming * codes.repeat(group.order, 1)
+    b1[:pairs] = c.threshold - 2 * m * c.incoming
+    W2[space["element"], :pairs] = c.outgoing * codes[group.tensor().flatten()].T
+    # x ↦ -x
+    W1[pairs:] = torch.cat([slots, -slots])
+    W2[:, pairs:] = c.erase * W1[pairs:].T
+    return FormalLayer(heads, W1, b1, W2, zeros(space.size))
+
+
+def _codes(group: Group) -> Tensor:
+    """ḡ for every element: [|G|, m], ±1."""
+    return signed_binary(torch.arange(group.order), bits_of_element(group))
+
+
+@torch.no_grad()
+def answers(model: LoopedTransformer, group: Group, words: Tensor) -> Tensor:
+    """[words, n] elements -> [words]: what the model says at the last position."""
+    run = _in_small_batches(group, words, lambda ids: model(ids)[:, -1])
+    return torch.cat([logits.argmax(-1) for logits in run])
+
+
+def answers_in_precision(formal: FormalTransformer, group: Group, words: Tensor, s: int) -> Tensor:
+    """The same in F_s, output softmax included; -1 where the largest probability is not that of one token alone."""
+    run = _in_small_batches(group, words, lambda ids: precision.forward(formal, ids, s)[:, -1])
+    found = []
+    for logits in run:
+        probabilities = FixedPoint(s).softmax(logits)  # [words, |G| + 1]
+        best, token = probabilities.max(-1)
+        alone = (probabilities == best[:, None]).sum(-1) == 1
+        found.append(torch.where(alone, token, -1))
+    return torch.cat(found)
+
+
+def smallest_precision(group: Group, n: int, inputs: int = 8, seed: int = 0) -> int:
+    """The smallest s at which the construction in F_s is exact on words drawn at random.
+
+    >>> smallest_precision(groups.group("S3"), 5)
+    2
+    """
+    words, right = _words_and_products(group, n, inputs, seed)
+    s = 1
+    while not _exact_in_precision(group, n, s, FixedConstants.of(group, s), words, right):
+        s += 1
+    return s
+
+
+def smallest_beta(group: Group, n: int, inputs: int = 16, seed: int = 0, within: float = 0.02) -> float:
+    """The smallest β, to ``within``, at which the answers over the reals are right, found by bisection."""
+    words, right = _words_and_products(group, n, inputs, seed)
+    too_low, enough = 0.0, Constants().beta
+    while enough - too_low > within:
+        beta = (too_low + enough) / 2
+        model = build_group_composition(group, n, Constants(beta=beta)).model()
+        if torch.equal(answers(model, group, words), right):
+            enough = beta
+        else:
+            too_low = beta
+    return enough
+
+
+def smallest_key_in_precision(group: Group, n: int, s: int, inputs: int = 8, seed: int = 0) -> float:
+    """The smallest number of F_s that is enough on the keys, where ``FixedConstants`` has B_s."""
+    words, right = _words_and_products(group, n, inputs, seed)
+    constants = FixedConstants.of(group, s)
+    key = FixedPoint(s).step
+    while not _exact_in_precision(group, n, s, replace(constants, beta=key), words, right):
+        key += FixedPoint(s).step
+    return key
+
+
+def _exact_in_precision(group: Group, n: int, s: int, constants: FixedConstants, words: Tensor, right: Tensor) -> bool:
+    formal = build_in_precision(group, n, s, constants)
+    try:
+        return torch.equal(answers_in_precision(formal, group, words, s), right)
+    except InputError:  # a weight is not in F_s
+        return False
+
+
+def some_words(group: Group, n: int, inputs: int, seed: int) -> Tensor:
+    """[inputs + 2, n] elements: random words, the identity n times, and one other element n times."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(group.order, (inputs, n), generator=generator)
+    other = (group.identity + 1) % group.order
+    return torch.cat([drawn, torch.full((1, n), group.identity), torch.full((1, n), other)])
+
+
+def _words_and_products(group: Group, n: int, inputs: int, seed: int) -> tuple[Tensor, Tensor]:
+    words = some_words(group, n, inputs, seed)
+    return words, torch.tensor([group.product(*word) for word in words.tolist()])
+
+
+def prove(group: str = "S5", n: int = 64, inputs: int = 64, seed: int = 0, show: bool = False) -> Proof:
+    """Build the construction for words of n elements of ``group``, and run it on random words over the reals and in
+    F_s with the smallest s. With ``show``, say what every position holds after each loop of the first word."""
+    for name, value in (("n", n), ("inputs", inputs)):
+        if value < 1:
+            raise InputError(f"{name}={value}: allowed is 1 or more")
+    G = groups.group(group)
+    words = some_words(G, n, inputs, seed)
+    solve = GroupComposition(group=group, n=n).solve
+    right = torch.tensor([solve(word)[-1] for word in words.tolist()])
+
+    real = build_group_composition(G, n)
+    model = real.model()
+    s = smallest_precision(G, n)
+    fixed = build_in_precision(G, n, s)
+    checks = (
+        _check(f"{group}, n={n}, over the reals (float64)", partial(answers, model, G, words), right),
+        _check(f"{group}, n={n}, in F_{s}", partial(answers_in_precision, fixed, G, words, s), right),
+    )
+    return Proof(
+        name="group-composition",
+        title="Theorem 5.1: one layer looped ⌈log2 n⌉ times composes n elements of a finite group",
+        sizes=_sizes(G, n, real, fixed, s),
+        checks=checks,
+        models={"composer": model},
+        notes=(
+            "queries are plus, not minus, the code of the position looked for; the second stored code is [2i-n]_+",
+            "# has e's embedding and therefore no row of its own in the output layer, where it would tie with e",
+            f"in F_{s} queries and keys are interleaved with a constant 1, which lives in the first coordinate of g'",
+        ),
+        traces=_traces(G, model, words[0]) if show else (),
+    )
+
+
+def _in_small_batches(group: Group, words: Tensor, run: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
+    """``run`` on #, g_1, …, g_n, so many words at a time that their hidden units take about 64 MB."""
+    ids = torch.cat([torch.full((len(words), 1), group.order), words], dim=1)  # [words, n + 1]
+    hidden = ids.shape[1] * (group.order**2 + 6 * bits_of_element(group))
+    yield from map(run, ids.split(max(1, 8_000_000 // hidden)))
+
+
+def _check(what: str, run: Callable[[], Tensor], right: Tensor) -> Check:
+    start = time.perf_counter()
+    found = run()
+    return Check(what, inputs=len(right), wrong=int((found != right).sum()), seconds=time.perf_counter() - start)
+
+
+def _sizes(group: Group, n: int, real: FormalTransformer, fixed: FormalTransformer, s: int) -> tuple[Size, ...]:
+    m, p = (group.order - 1).bit_length(), bits_of_position(n)
+    log_n = (n - 1).bit_length()
+    return (
+        Size("loops T", log_n, real.plan.depth, "" if n > 1 else "a looped model runs once at least"),
+        Size("layers", 1, len(real.layers)),
+        Size("heads", 2, real.n_heads),
+        Size("d", 3 * (m + p), real.d, "" if m else "one bit for an element, to tell e from #"),
+        Size("d_ff", group.order**2 + 6 * m, real.d_ff, "" if m else "one bit for an element, to tell e from #"),
+        Size("d_attn", log_n, real.d_attn, "max(⌈log2(n+1)⌉, ⌈log2|G|⌉): n+1 positions are told apart, and values fit"),
+        Size(f"d_attn in F_{s}", log_n, fixed.d_attn, "interleaved queries and keys are twice as wide"),
+        Size("precision s", None, s, "whatever n is: 2 for up to 128 elements, 3 for up to 1000"),
+    )
+
+
+@torch.no_grad()
+def _traces(group: Group, model: LoopedTransformer, word: Tensor) -> tuple[Trace, ...]:
+    n = len(word)
+    ids = torch.cat([torch.tensor([group.order]), word])[None]
+    states = [model.embed(ids)]
+    model.iterate(states[0], states=states)
+    columns = tuple(f"{i}" for i in range(n + 1))
+    after = ["start", *(f"loop {t}" for t in range(1, loops(n) + 1))]
+    held = [model.readout(x)[0, :, :-1].argmax(-1).tolist() for x in states]  # without #, which has e's code
+    elements = tuple((when, tuple(group.elements[g] for g in row)) for when, row in zip(after, held, strict=True))
+    factors = algorithm([(), *((i,) for i in range(1, n + 1))], lambda left, right: left + right)
+    products = tuple((when, tuple(_range(row) for row in rows)) for when, rows in zip(after, factors, strict=True))
+    return (
+        Trace(f"{group.name}: the element that each position holds", columns, elements),
+        Trace("of which of g_1 … g_n that is the product", columns, products),
+    )
+
+
+def _range(factors: tuple[int, ...]) -> str:
+    """(3, 4, 5) -> 3-5; the empty product is e."""
+    if len(factors) < 2:
+        return "e" if not factors else str(factors[0])
+    return f"{factors[0]}-{factors[-1]}"

@@ -1,0 +1,221 @@
+"""loopt prove: tables, exit codes, weights that can be loaded again, traces in words and pictures."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import tiny_runs
+from loopt import LoopedTransformer
+from loopt.cli import main
+from loopt.commands.prove import THEOREMS, ChainOfThoughtOptions, GroupOptions, PHopOptions
+from loopt.plan import InputError
+from loopt.report.proofs import trace_text
+from loopt.runs import Run
+from loopt.tasks import Addition
+from loopt.tasks.groups import group
+from loopt.theory import chain_of_thought, group_composition
+from loopt.theory.chain_of_thought import build_looped
+from loopt.theory.group_composition import answers, build_group_composition
+from loopt.theory.proof import Check, Trace
+from loopt.theory.saved import load, save
+from loopt.training import train
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")  # few lines are wrapped
+
+
+def run(*arguments: str) -> int:
+    try:
+        return main(["prove", *arguments])
+    except SystemExit as exit:  # from the parser of options
+        return int(exit.code or 0)
+
+
+@pytest.mark.parametrize("theorem", ["group-composition", "simulation", "phop", "cot", "all"])
+def test_help_gives_an_example(theorem: str, capsys: Captured) -> None:
+    assert run(theorem, "--help") == 0
+    shown = capsys.readouterr().out
+    assert re.search(rf"For example:\s+loopt prove {theorem}", shown.replace("│", ""))
+    assert "--save" in shown
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("everything", "theorem 'everything' is not known; allowed are group-composition, simulation, phop, cot, all"),
+        ("group-composition --group Q8", "loopt: group 'Q8' is not known; allowed are Z7"),
+        ("group-composition --n 0", "loopt: n=0: allowed is 1 or more\n"),
+        ("group-composition --inputs 0", "inputs=0: allowed is 1 or more"),
+        ("phop --p 0", "loopt: p=0: allowed is 1 or more\n"),
+        ("phop --n 0", "loopt: n=0: allowed is 1 or more\n"),
+        ("phop --compare nowhere", "nowhere/config.json: no such file"),
+        ("phop --p many", "many"),
+        ("cot --bits 0", "bits=0: allowed is 1 or more"),
+        ("group-composition --group S3 --n 0 --save out", "n=0"),
+        ("all --p 3", "--p"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(command: str, told: str, tmp_path: Path, capsys: Captured) -> None:
+    assert run(*command.split()) == 2
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert "Traceback" not in shown.err
+    assert told in shown.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "file").touch()
+    assert run("all", "--save", "file/weights") == 2
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("", "loopt: cannot write to save=file/weights: Not a directory\n")
+
+
+@torch.no_grad()
+def test_a_theorem_is_shown_and_saved(tmp_path: Path, capsys: Captured) -> None:
+    command = ["group-composition", "--group", "S3", "--n", "5", "--inputs", "3", "--save", "out", "--show"]
+    assert run(*command) == 0
+    shown = capsys.readouterr()
+    assert not shown.err
+    proof = group_composition.prove("S3", n=5, inputs=3)
+    for size in proof.sizes:
+        claimed = "-" if size.claimed is None else size.claimed
+        assert re.search(rf"│ {re.escape(size.name)} +│ +{claimed} │ +{size.actual} │", shown.out)
+    for check in proof.checks:
+        assert re.search(rf"│ {re.escape(check.what)} +│ +{check.inputs} │ +0 │ +\d+\.\d │ +yes │", shown.out)
+    for note in proof.notes:
+        assert f"- {note}" in re.sub(r" *\n  ", " ", shown.out)
+    assert re.search(r"^loop 3 +e +e +e +e +e +1-5$", shown.out, re.MULTILINE)
+    for i in (1, 2):
+        assert f"Drawn in out/group-composition-{i}.png\n" in shown.out
+        assert (tmp_path / "out" / f"group-composition-{i}.png").read_bytes().startswith(b"\x89PNG")
+
+    (saved,) = (tmp_path / "out" / "group-composition").iterdir()
+    assert f"Saved out/group-composition/{saved.name}\n" in shown.out
+    model, s3 = load(saved), group("S3")
+    built = build_group_composition(s3, n=5).model()
+    assert model.config == built.config
+    assert same_weights(model, built)
+    words = torch.randint(s3.order, (20, 5))
+    assert answers(model, s3, words).tolist() == [s3.product(*word) for word in words.tolist()]
+
+
+def same_weights(one: LoopedTransformer, other: LoopedTransformer) -> bool:
+    ours, theirs = one.state_dict(), other.state_dict()
+    assert all(tensor.dtype == torch.float64 for tensor in ours.values())
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_picture_goes_here_unless_told_otherwise(tmp_path: Path, capsys: Captured) -> None:
+    assert run("cot", "--bits", "2", "--show") == 0
+    assert "Drawn in cot-2.png\n" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cot-1.png", "cot-2.png"]
+
+
+def test_what_is_not_exact_is_told(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_late(length: int, n: int, t: int) -> torch.Tensor:
+        return torch.arange(1, length + 1) - t > n
+
+    monkeypatch.setattr(chain_of_thought, "mask", one_late)
+    assert run("cot", "--bits", "2") == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if re.search(r"│ +(yes|NO) │", line)]
+    assert len(lines) == 8
+    assert all(("NO" in line) == ("mask from outside" in line) for line in lines)
+
+
+def test_no_inputs_prove_nothing() -> None:
+    assert not Check("nothing", inputs=0, wrong=0, seconds=0.0).exact
+
+
+@dataclass(frozen=True)
+class SmallGroup(GroupOptions):
+    group: str = "Z3"
+    n: int = 6
+
+
+@dataclass(frozen=True)
+class SmallPHop(PHopOptions):
+    p: int = 2
+    n: int = 12
+    inputs: int = 5
+
+
+@dataclass(frozen=True)
+class SmallChain(ChainOfThoughtOptions):
+    bits: int = 2
+
+
+def test_all(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, smaller in (("group-composition", SmallGroup), ("phop", SmallPHop), ("cot", SmallChain)):
+        monkeypatch.setitem(THEOREMS, name, smaller)  # or it would take a minute
+    threads = torch.get_num_threads()
+    assert run("all", "--save", "weights") == 0
+    assert torch.get_num_threads() == threads
+    shown = capsys.readouterr().out
+    summary = shown[shown.index("All theorems") :]
+    rows = re.findall(r"│ (\S+) +│ +\d+ │ +[\d,]+ │ +(\d+) │ +(\S+) │ +[\d.]+ │", summary)
+    assert rows == [(name, "0", "yes") for name in ("group-composition", "simulation", "phop", "cot")]
+    saved = sorted(path.parent for path in tmp_path.glob("weights/*/*/config.json"))
+    assert {path.parent.name for path in saved} == {"group-composition", "simulation", "phop", "cot"}
+    assert len(saved) == shown.count("Saved weights/")
+    for path in saved:
+        assert load(path).config.norm_placement == "none"
+
+
+def test_a_trained_model_beside_the_built_one(tmp_path: Path, capsys: Captured) -> None:
+    train(tiny_runs.TINY, tmp_path / "run", tiny_runs.CPU)
+    assert run("phop", "--compare", "run") == 0
+    shown = capsys.readouterr().out
+    rows = re.findall(r"│ (\w+), loop (\d) +│ +(\d+)% │", shown)
+    assert [(name, loop) for name, loop, _ in rows] == [("built", "1"), ("built", "2"), ("run", "1"), ("run", "2")]
+    assert rows[1][2] == "100"
+    assert all(share != "100" for name, _, share in rows if name == "run")  # 24 steps teach it little
+
+
+def test_a_run_of_another_task_is_refused(tmp_path: Path, capsys: Captured) -> None:
+    Run.start(tmp_path / "sums", tiny_runs.tiny(task=Addition(), batch_size=8)).close()
+    assert run("phop", "--compare", "sums") == 2
+    assert capsys.readouterr().err == "loopt: compare=sums: a run of task addition; allowed is one of task phop\n"
+
+
+def test_what_was_damaged_is_not_loaded(tmp_path: Path) -> None:
+    case = chain_of_thought.addition_case(bits=2)
+    looped = build_looped(case.theta, case.n, case.m).model()
+    save(looped, tmp_path)
+    assert same_weights(load(tmp_path), looped)
+    assert load_file(tmp_path / "weights.safetensors").keys() == looped.state_dict().keys()
+    config = (tmp_path / "config.json").read_text()
+    for text, told in (
+        (config.replace('"d_model": ', '"d_modal": '), "does not hold a model .* d_modal"),
+        (config.replace('"3x2"', '"3y2"'), "config.json: plan '3y2'"),
+        (config.replace('"3x2"', '"4x2"'), "does not hold a model .* loop.layers.3"),
+        ("", "does not hold a model"),
+    ):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(InputError, match=told.replace(" .* ", r"[\s\S]*")):
+            load(tmp_path)
+    with pytest.raises(InputError, match="No such file"):
+        load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("width", [20, 31, 80])
+def test_a_trace_fits_the_terminal(width: int) -> None:
+    columns = tuple(str(i) for i in range(1, 31))
+    rows = tuple((f"loop {t}", tuple(f"{t}.{i}" for i in range(1, 31))) for t in (1, 2))
+    lines = trace_text(Trace("Numbers", columns, rows), width).splitlines()
+    assert lines[0] == "Numbers"
+    assert max(map(len, lines)) <= width
+    for name, cells in rows:
+        shown = [line.removeprefix(name).split() for line in lines if line.startswith(name)]
+        assert [cell for piece in shown for cell in piece] == list(cells)

@@ -1,0 +1,265 @@
+"""Corollary 5.3: pointer doubling answers p-hop at every position, looped or not, and needs every part of itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from loopt import LoopedTransformer, LoopPlan, ModelConfig
+from loopt.plan import InputError
+from loopt.tasks import PHop
+from loopt.theory import phop
+from loopt.theory.formal import FormalTransformer
+from loopt.theory.phop import (
+    ALPHABET,
+    START,
+    Constants,
+    answers,
+    bounds_of_phop,
+    build_looped,
+    build_phop,
+    levels_told_apart,
+    one_hot_sharpness,
+    smallest_constant,
+    wrong_in_precision,
+)
+from loopt.theory.precision import forward
+from loopt.theory.simulation import Bounds, simulate, with_start
+
+torch.set_num_threads(1)
+
+SLACK = ("sharpness", "match", "gate", "nowhere")
+P, N = 14, 48  # p - 1 is 1101: far, far, near, far, and layers 2 and 3 both come to read a one
+EXAMPLES = phop.draw(P, N, ALPHABET, inputs=24, seed=0)
+
+
+def right(formal: FormalTransformer, examples: tuple[Tensor, Tensor], start: int | None = None) -> bool:
+    tokens, wanted = examples
+    return torch.equal(answers(formal.model(), tokens, start), wanted)
+
+
+@pytest.mark.parametrize("p", [1, 2, 4, 8, 16, 32])
+def test_powers_of_two_at_the_papers_size(p: int) -> None:
+    """Over the six of them, more than 100,000 positions."""
+    examples = tokens, wanted = phop.draw(p, n=256, alphabet=4, inputs=66, seed=p)
+    assert 6 * tokens.numel() >= 100_000
+    assert set(wanted.unique().tolist()) == {0, 1, 2, 3, 4}  # all letters, and ⊥
+    built = build_phop(p, 256)
+    assert right(built, examples)
+    assert right(build_looped(p, 256), examples, START)
+    assert built.plan.depth == math.floor(math.log2(p)) + 2
+    assert built.plan.distinct_layers == (3 if p > 1 else 2)
+
+
+@pytest.mark.parametrize("p", [3, 5, 6, 7, 12, 24, 31])
+def test_other_p_at_the_papers_size(p: int) -> None:
+    examples = phop.draw(p, n=256, alphabet=4, inputs=8, seed=p)
+    built = build_phop(p, 256)
+    assert right(built, examples)
+    assert right(build_looped(p, 256), examples, START)
+    assert built.plan.depth == math.ceil(math.log2(p)) + 2
+    assert built.plan.distinct_layers == 3
+
+
+@given(data=st.data(), alphabet=st.integers(2, 26), n=st.integers(2, 40))
+@settings(max_examples=60, deadline=None)
+def test_any_sequence(data: st.DataObject, alphabet: int, n: int) -> None:
+    p = data.draw(st.integers(1, n))
+    some = data.draw(st.integers(1, alphabet))  # few letters make long chains
+    letters = st.lists(st.integers(0, some - 1), min_size=1, max_size=n)
+    tokens = data.draw(letters)
+    wanted = torch.tensor([PHop(p=(p,), n=n, alphabet=alphabet, sampler="uniform").solve(tokens)])
+    ids = torch.tensor([tokens])
+    assert torch.equal(answers(build_phop(p, n, alphabet).model(), ids), wanted)
+    assert torch.equal(answers(build_looped(p, n, alphabet).model(), ids, start=alphabet + 1), wanted)
+
+
+def test_every_sequence_of_six_letters() -> None:
+    ids = torch.tensor(list(product(range(3), repeat=6)))
+    for p in range(1, 7):
+        task = PHop(p=(p,), n=6, alphabet=3, sampler="uniform")
+        wanted = torch.tensor([task.solve(tokens) for tokens in ids.tolist()])
+        assert torch.equal(answers(build_phop(p, 6, 3).model(), ids), wanted)
+
+
+def test_sizes_do_not_grow() -> None:
+    """d = d_ff = d_attn = O(1), looped too: the schedule is constant from the third loop on."""
+    for p, n in ((4, 16), (31, 64), (32, 256), (1024, 1024)):
+        built, looped = build_phop(p, n), build_looped(p, n)
+        assert (built.d, built.d_ff, built.n_heads, built.d_qk, built.d_v) == (19, 15, 1, 3, 4)
+        assert (looped.d, looped.d_ff, looped.n_heads, looped.d_attn) == (24, 36, 3, 4)
+        assert str(looped.plan) == f"1x{math.ceil(math.log2(p)) + 2}"
+
+
+def test_bounds_are_those_of_any_input() -> None:
+    for p, n, alphabet in ((7, 48, 4), (3, 4, 4), (5, 9, 26), (2, 2, 2)):
+        tokens, _ = phop.draw(p, n, alphabet, inputs=24, seed=1)
+        seen = Bounds.measured(build_phop(p, n, alphabet), tokens, factor=1.0)
+        allowed = bounds_of_phop(n, alphabet, Constants())
+        assert all(getattr(seen, field.name) <= getattr(allowed, field.name) for field in fields(Bounds))
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0])
+@pytest.mark.parametrize("field", [field.name for field in fields(Constants)])
+def test_every_constant_counts(field: str, factor: float) -> None:
+    constants = replace(Constants(), **{field: factor * getattr(Constants(), field)})
+    assert right(build_phop(P, N), EXAMPLES)
+    assert not right(build_phop(P, N, constants=constants), EXAMPLES)
+
+
+@pytest.mark.parametrize("field", SLACK)
+def test_thresholds(field: str) -> None:
+    threshold = smallest_constant(field, P, *EXAMPLES)
+    assert threshold < 0.999 * getattr(Constants(), field)
+    for value, holds in ((1.001 * threshold, True), (0.99 * threshold, False)):
+        assert right(build_phop(P, N, constants=replace(Constants(), **{field: value})), EXAMPLES) is holds
+
+
+def test_sharpness_in_float32() -> None:
+    tokens, wanted = phop.draw(32, n=256, alphabet=4, inputs=10, seed=0)
+    threshold = smallest_constant("sharpness", 32, tokens, wanted, torch.float32)
+    assert 5 < threshold < 9
+    looped = build_looped(32, 256).model().float()
+    assert torch.equal(answers(looped, tokens, START), wanted)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0])
+@pytest.mark.parametrize("part", ["query", "key", "value", "output"])
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_every_head_counts(layer: int, part: str, factor: float) -> None:
+    built = build_phop(P, N)
+    layers = list(built.layers)
+    (head,) = layers[layer].heads
+    layers[layer] = replace(layers[layer], heads=(replace(head, **{part: factor * getattr(head, part)}),))
+    assert not right(replace(built, layers=tuple(layers)), EXAMPLES)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0])
+@pytest.mark.parametrize(("layer", "part"), [*product((0, 1, 2), ("W1", "W2")), (1, "b1"), (2, "b1")])
+def test_every_feed_forward_counts(layer: int, part: str, factor: float) -> None:
+    built = build_phop(P, N)
+    layers = list(built.layers)
+    layers[layer] = replace(layers[layer], **{part: factor * getattr(layers[layer], part)})
+    assert not right(replace(built, layers=tuple(layers)), EXAMPLES)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0])
+@pytest.mark.parametrize("name", ["one", "position", "square", "first", "found_near", "turn", "digits_left"])
+def test_every_part_of_the_positions_counts(name: str, factor: float) -> None:
+    built, space = build_phop(P, N), phop.coordinates(ALPHABET)
+    positions = built.positions.clone()
+    positions[:, space[name]] *= factor
+    assert not right(replace(built, positions=positions), EXAMPLES)
+
+
+def test_recency_cannot_be_one_hot_in_plain_fixed_point() -> None:
+    """e_1 ≥ 2^-s and e_2 > 2^{s+1} e_1 leave no room for e_3 below 2^s: 0, e_1 and e_2 are all there is."""
+    assert [levels_told_apart(s, "plain") for s in range(2, 13)] == [3] * 11
+    assert levels_told_apart(9, "shifted") < 256 <= levels_told_apart(10, "shifted")
+
+
+def test_precision_that_is_needed() -> None:
+    tokens, wanted = phop.draw(4, n=256, alphabet=4, inputs=2, seed=0)
+    assert phop.smallest_precision(4, tokens, wanted) == 21
+    assert wrong_in_precision(4, tokens, wanted, 20, "shifted", sharpness=8) == 0
+    assert all(wrong_in_precision(4, tokens, wanted, 19, "shifted", beta) > 0 for beta in range(1, 16))
+    for s in (21, 25):
+        assert wrong_in_precision(4, tokens, wanted, s, "plain", one_hot_sharpness(s)) > 200
+
+
+def test_precision_grows_with_the_logarithm_of_n() -> None:
+    needed = []
+    for n in (8, 16, 32, 64):
+        tokens, wanted = phop.draw(4, n, alphabet=4, inputs=6, seed=0)
+        needed.append(phop.smallest_precision(4, tokens, wanted))
+    assert needed == [10, 13, 15, 17]
+
+
+def test_looped_in_fixed_point() -> None:
+    s = 21
+    tokens, wanted = phop.draw(4, n=256, alphabet=4, inputs=2, seed=0)
+    constants = Constants(sharpness=one_hot_sharpness(s))
+    built = build_phop(4, 256, constants=constants)
+    looped = simulate(built, bounds_of_phop(256, 4, constants))
+    assert torch.equal(forward(looped, with_start(built, tokens), s, "shifted")[:, 1:].argmax(-1), wanted)
+
+
+@pytest.mark.parametrize("p", [1, 4, 6])
+def test_trace_holds_the_pointers(p: int) -> None:
+    letters = "abbacdabcaabdcabdbca"
+    trace = phop.trace(p, letters)
+    assert trace.columns[:3] == ("1a", "2b", "3b")
+    assert trace.rows[0][1] == ("·", *letters[:-1])
+    stops = [i + 1 for i in range(len(letters))]
+    by_hops = {}
+    for hop in range(1, p + 1):
+        stops = [max([0, *(j for j in range(2, i + 1) if letters[j - 2] == letters[i - 1])]) for i in stops]
+        by_hops[hop] = tuple(f"→{stop}" if stop else "⊥" for stop in stops)
+    assert [cells for _, cells in trace.rows[1:-1]] == [by_hops[hops] for hops in phop.hops_held(p)]
+    assert trace.rows[-1] == ("answer", tuple(letters[stop - 1] if stop else "⊥" for stop in stops))
+
+
+def test_trace_refuses_other_letters() -> None:
+    with pytest.raises(InputError, match="letters='abx': allowed are one or more of a, b, c, d"):
+        phop.trace(2, "abx")
+
+
+def test_comparison_knows_pointer_doubling_when_it_sees_it() -> None:
+    task = PHop(p=(6,), n=24)
+    comparison = phop.compare(build_phop(6, 24).model(), task, examples=30)
+    assert comparison.hops == (1, 2, 3, 4, 6)
+    assert [(after.block, after.loop) for after in comparison.learned] == [(0, 0), (1, 0), (2, 0), (2, 1), (2, 2)]
+    assert [(after.block, after.loop) for after in comparison.built] == [(0, loop) for loop in range(5)]
+    for table in (comparison.learned, comparison.built):
+        assert all(rate == 0 for rate in table[0].accuracies)  # ⊥ as yet, and the planted answers are letters
+        for after, hops in zip(table[1:], phop.hops_held(6), strict=True):
+            for rate, wanted in zip(after.accuracies, comparison.hops, strict=True):
+                assert (rate == 1) == (wanted == hops)
+
+
+def test_comparison_counts_what_an_untrained_model_says() -> None:
+    task = PHop(p=(2,), n=12, alphabet=3)
+    torch.manual_seed(0)
+    model = LoopedTransformer(ModelConfig(LoopPlan.parse("2x3"), 16, 2, 16, vocab_size=4, max_len=12))
+    comparison = phop.compare(model, task, examples=20)
+    tokens = task.sample(range(20), seed=0, split="test").tokens
+    for after, thought in zip(comparison.learned, model.thoughts(tokens), strict=True):
+        said = thought.probabilities[:, -1].argmax(-1).tolist()
+        for hops, rate in zip(comparison.hops, after.accuracies, strict=True):
+            labels = [replace(task, p=(hops,)).solve(row)[-1] for row in tokens.tolist()]
+            assert rate == sum(a == b for a, b in zip(said, labels, strict=True)) / 20
+
+
+def test_comparison_is_for_one_p() -> None:
+    model = build_phop(2, 12).model()
+    with pytest.raises(InputError, match=r"p=\(1, 2\); a comparison with the built model is for runs with one p"):
+        phop.compare(model, PHop(p=(1, 2), n=12), examples=1)
+
+
+def test_what_cannot_be_built_is_named() -> None:
+    with pytest.raises(InputError, match="p=0"):
+        build_phop(0, 8)
+    with pytest.raises(InputError, match="n=4 needs n of at least 9"):
+        build_phop(9, 4)
+
+
+@pytest.mark.parametrize("p", [4, 5])
+def test_proof(p: int) -> None:
+    proof = phop.prove(p=p, n=32, inputs=12, seed=3, show=True)
+    assert proof.exact
+    assert [check.inputs for check in proof.checks] == [12 * 32, 12 * 32, 4 * 32]
+    unlike = [size.name for size in proof.sizes if not size.as_claimed]
+    assert unlike == ([] if p == 4 else ["layers, ⌊log2 p⌋+2"])
+    assert len(proof.traces) == 1
+
+
+def test_a_proof_needs_inputs() -> None:
+    with pytest.raises(InputError, match="inputs=0: allowed is 1 or more"):
+        phop.prove(inputs=0)
