@@ -1,0 +1,104 @@
+"""The hashes that benchmarks/igsm_statistics.py counts templates by."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loopt.tasks import IGSM
+from loopt.tasks.random_bits import Stream
+
+torch.set_num_threads(1)
+
+
+def load_benchmark() -> ModuleType:
+    path = Path(__file__).parents[1] / "benchmarks" / "igsm_statistics.py"
+    spec = importlib.util.spec_from_file_location("igsm_statistics", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look annotations up
+    spec.loader.exec_module(module)
+    return module
+
+
+statistics = load_benchmark()
+
+
+def written_out(definitions: dict[str, Any], name: str) -> str:
+    """What a parameter stands for, with c for constants and the terms of a sum in alphabetical order."""
+
+    def terms(right: Any, sign: str) -> list[str]:
+        if isinstance(right, tuple) and right[1] in "+-":
+            return terms(right[0], sign) + terms(right[2], right[1])
+        return [sign + text(right)]
+
+    def text(right: Any) -> str:
+        if isinstance(right, int):
+            return "c"
+        if isinstance(right, str):
+            return f"[{written_out(definitions, right)}]"
+        return f"c*({whole(right[2])})"
+
+    def whole(right: Any) -> str:
+        return "".join(sorted(terms(right, "+")))
+
+    return whole(definitions[name])
+
+
+def both(task: IGSM, seed: int, examples: int) -> set[tuple[int, str]]:
+    """Hashes and templates written out from the text, side by side."""
+    indices, stream = torch.arange(examples), Stream(task.name, seed, "train")
+    problem = task._problem(indices, stream)
+    texts = [written_out(*task._read(tokens)) for tokens in task._written(problem, indices, stream).tolist()]
+    return set(zip(statistics.template_hashes(problem).tolist(), texts, strict=True))
+
+
+@given(seed=st.integers(-(2**63), 2**63 - 1), needed=st.integers(1, 10), statements=st.integers(10, 14))
+@settings(max_examples=20, deadline=None)
+def test_hashes_are_equal_where_templates_are(seed: int, needed: int, statements: int) -> None:
+    pairs = both(IGSM(statements=statements, needed=(1, needed)), seed, 200)
+    hashes, texts = zip(*pairs, strict=True)
+    assert len(pairs) == len(set(hashes)) == len(set(texts))
+
+
+def test_all_templates_of_three_needed_statements() -> None:
+    """Each using the one before: 3 * 12, of which step 8 excludes x - y and c * (x - y), either way round, where one is
+    a copy of the other. And two constants, added or subtracted, with a constant, a factor or neither."""
+    pairs = both(IGSM(statements=3, needed=(3, 3)), 0, 5000)
+    assert len(pairs) == 3 * 12 - 2 * 2 + 6
+
+
+def test_equal_rows_and_no_others_have_equal_hashes() -> None:
+    tokens = IGSM().sample(range(1000), 0, "test").tokens
+    twice = statistics.row_hashes(torch.cat([tokens, tokens]))
+    assert torch.equal(twice[:1000], twice[1000:])
+    assert len(twice.unique()) == 1000
+
+
+def test_what_is_read_from_a_problem() -> None:
+    """The paper's sample: 9 of 12 statements needed, a chain of 8, 14 operations."""
+    sample = (
+        "E#I := 4. E#J := E#I. K#N := I#N + J#O + F#K. F#K := E#J. J#O := F#K + K#O + E#J. H#J := E#J + F#K. "
+        "I#P := L#M + I#N + K#O. I#M := J#O + J#P + F#K. J#P := H#J - F#K. L#M := I#N + J#P + F#K. "
+        "I#N := 2 * (J#P + H#J + E#I). K#O := J#P + I#N + E#J. I#P?"
+    )
+    problem = statistics.Reading.of(IGSM().encode(sample))
+    assert (len(problem.values), problem.chain, problem.operations) == (9, 8, 14)
+    assert problem.distractors == ["K#N", "J#O", "I#M"]
+    assert all(problem.depends_on_needed(name) for name in problem.distractors)
+    assert statistics.form(problem.definitions["I#N"]) == "c * (x + y + z)"
+    assert problem.levels == {1, 2}
+    assert (problem.commonest_constant, problem.constant_of_query) == (4, 0)
+
+
+def test_a_parameter_that_cancels_does_not_matter() -> None:
+    problem = statistics.Reading.of(IGSM().encode("A#E := 3. A#F := 2 + A#E. A#G := A#F - A#E. A#G?"))
+    assert [problem.matters(name) for name in ("A#E", "A#F", "A#G")] == [False, True, True]
