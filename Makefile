@@ -39,5 +39,5 @@ $(VENV)/.demo: pyproject.toml $(VENV)/.torch
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.torch
 	@echo "installing loopt and the development tools into $(VENV)"
-	$(PIP) --editable '.[plots,hf,sweep,dev]'
+	$(PIP) --editable '.[plots,hf,sweep,data,dev]'
 	@touch $@

@@ -1,0 +1,146 @@
+"""loopt data prepare, loopt data tokenizer, loopt data show DIR"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from loopt.commands.parsing import choose, parse_options
+from loopt.plan import InputError
+from loopt.text.durable import write_atomically
+from loopt.text.index import SPLITS, Index
+from loopt.text.prepare import Settings, available_cores, prepare
+from loopt.text.progress import PreparingLine
+from loopt.text.sources import Corpus
+from loopt.text.tokenizer import train_tokenizer
+
+USAGE = """\
+usage: loopt data prepare --source SPEC ... --tokenizer FILE_OR_NAME --out DIR
+       loopt data tokenizer --source SPEC ... --vocab-size N --out FILE
+       loopt data show DIR
+
+Text to tokens that a language model trains on. For example:
+
+  loopt data tokenizer --source examples/persuasion --vocab-size 2048 --out tokenizer.json
+  loopt data prepare --source examples/persuasion --tokenizer tokenizer.json --validation 0.1 --out data/persuasion
+  loopt data show data/persuasion
+"""
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """Turn text into shards of tokens. The same command goes on where it was stopped or killed. For example:
+
+    loopt data prepare --source examples/persuasion --tokenizer tokenizer.json --validation 0.1 --out data/persuasion
+    """
+
+    settings: Annotated[Settings, tyro.conf.arg(name="")]
+    out: Path
+    """Directory of the shards, their index and the tokenizer."""
+    workers: int = field(default_factory=available_cores)
+    """Processes that encode; the tokens do not depend on how many."""
+
+
+@dataclass(frozen=True)
+class TokenizerOptions:
+    """Train a byte-level BPE tokenizer. For example:
+
+    loopt data tokenizer --source examples/persuasion --vocab-size 2048 --out tokenizer.json
+    """
+
+    source: tuple[str, ...]
+    """Files, folders or globs of .txt, .jsonl or .parquet, or hf:NAME[:CONFIG[:SPLIT]]."""
+    vocab_size: int
+    out: Path
+    text_field: str = "text"
+    """Where the text is in a line of JSON or a row."""
+
+
+@dataclass(frozen=True)
+class ShowOptions:
+    """Print what is in a prepared directory. For example:
+
+    loopt data show data/persuasion
+    """
+
+    directory: tyro.conf.Positional[Path]
+    verify: bool = False
+    """Read every token and compare with the hashes in the index."""
+
+
+def main(arguments: list[str]) -> int:
+    action = choose(arguments, USAGE, "data command", ["prepare", "tokenizer", "show"])
+    match action:
+        case ("prepare", options):
+            _prepare(parse_options(PrepareOptions, options, "loopt data prepare"))
+        case ("tokenizer", options):
+            _tokenizer(parse_options(TokenizerOptions, options, "loopt data tokenizer"))
+        case ("show", options):
+            _show(parse_options(ShowOptions, options, "loopt data show"))
+    return 0
+
+
+def _prepare(options: PrepareOptions) -> None:
+    with PreparingLine() as line:
+        index = prepare(options.settings, options.out, options.workers, line)
+    figures = ", ".join(f"{index.tokens(s):,} {s} tokens in {index.documents(s):,} documents" for s in SPLITS)
+    print(f"{options.out}: {figures}; fingerprint {index.fingerprint[:16]}")
+
+
+def _tokenizer(options: TokenizerOptions) -> None:
+    if options.out.exists():
+        raise InputError(f"out={options.out}: exists already; choose another name, or remove it")
+    corpus = Corpus.find(options.source, options.text_field)
+    documents = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal documents
+        for document, _ in corpus.documents():
+            documents += 1
+            yield document.text
+
+    with Console(stderr=True).status("training a tokenizer"):
+        trained = train_tokenizer(texts(), options.vocab_size)
+    if not documents:
+        raise InputError(f"source={' '.join(options.source)}: an empty corpus, no document has any text")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(options.out, trained.text.encode())
+    print(f"{options.out}: {trained.vocab_size:,} tokens, from {documents:,} documents")
+
+
+def _show(options: ShowOptions) -> None:
+    from loopt.text.token_data import TokenData  # needs torch, which takes seconds to import
+    from loopt.text.unigram import unigram
+
+    data = TokenData.open(options.directory)
+    if options.verify:
+        data.verify()
+    console = Console()
+    console.print(_splits(data.index, options.directory))
+    recipe = data.index.recipe
+    print(f"fingerprint    {data.fingerprint}")
+    print(f"vocabulary     {recipe.vocab_size:,} tokens, stored as {recipe.id_type}")
+    print(f"documents end  with {recipe.end_of_document} (id {recipe.end_of_document_id})")
+    print(f"sources        {' '.join(data.index.sources)}")
+    baseline = unigram(data)
+    print(f"unigram model  entropy {baseline.train_entropy:.3f} bits a token on train", end="")
+    print(f", perplexity {baseline.validation_perplexity:,.1f} on validation" if baseline.validation_perplexity else "")
+    sample = next(data.chunks("train"))[:64].tolist()
+    print(f"train begins   {data.tokenizer_file().tokenizer.decode(sample, skip_special_tokens=False)!r}")
+
+
+def _splits(index: Index, directory: Path) -> Table:
+    table = Table(title=str(directory), title_justify="left")
+    for column in ("split", "tokens", "documents", "shards", "bytes a token"):
+        table.add_column(column, justify="left" if column == "split" else "right")
+    for split in SPLITS:
+        tokens, shards = index.tokens(split), len(index.of(split))
+        compression = f"{index.text_bytes(split) / tokens:.2f}" if tokens else "-"
+        table.add_row(split, f"{tokens:,}", f"{index.documents(split):,}", str(shards), compression)
+    return table

@@ -1,0 +1,31 @@
+"""Files that are there complete or not at all, whenever the process dies."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    temporary = temporary_of(path)
+    temporary.write_bytes(data)
+    put_in_place(temporary, path)
+
+
+def temporary_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp")
+
+
+def put_in_place(temporary: Path, path: Path) -> None:
+    """Give a file its name once all of it is on the disk: it is there complete or not at all."""
+    _sync(temporary)
+    temporary.replace(path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,69 @@
+"""Documents of a dataset of the Hugging Face hub, streamed: nothing is stored but the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from loopt.plan import InputError
+from loopt.text.text_files import INSTALL, Document, text_of
+
+
+@dataclass(frozen=True)
+class HubDataset:
+    """``hf:NAME``, ``hf:NAME:CONFIG`` or ``hf:NAME:CONFIG:SPLIT``; CONFIG may be empty, SPLIT is train unless given."""
+
+    name: str
+    dataset: str
+    config: str | None
+    split: str
+    revision: str | None
+    """The commit that is read, also when the work goes on another day; None for a local folder."""
+    text_field: str
+    size = None
+
+    @classmethod
+    def find(cls, spec: str, text_field: str) -> HubDataset:
+        dataset, config, split, *rest = (*spec.removeprefix("hf:").split(":"), "", "")
+        if not dataset or any(rest):
+            raise InputError(f"source {spec}: allowed are hf:NAME, hf:NAME:CONFIG and hf:NAME:CONFIG:SPLIT")
+        with _explained(spec):
+            import datasets  # noqa: F401 (told here, and not after the tokenizer is loaded, when it is missing)
+            from huggingface_hub import HfApi
+
+            revision = None if Path(dataset).exists() else HfApi().dataset_info(dataset).sha
+        return cls(spec, dataset, config or None, split or "train", revision, text_field)
+
+    def identity(self, only_begun: bool) -> str:
+        return f"{self.dataset} {self.config} {self.split} {self.revision}"
+
+    def documents(self, start: int) -> Iterator[Document]:
+        with _explained(self.name):
+            import datasets
+
+            rows = datasets.load_dataset(
+                self.dataset, self.config, split=self.split, revision=self.revision, streaming=True
+            )
+            for row, record in enumerate(rows.skip(start) if start else rows, start + 1):
+                yield Document(text_of(record, self.text_field, f"source {self.name}, row {row}"), row, 0)
+
+
+@contextmanager
+def _explained(spec: str) -> Iterator[None]:
+    """Turn whatever the packages below ``datasets`` raise, which is no short list, into one line."""
+    try:
+        yield
+    except InputError:
+        raise
+    except ImportError:
+        raise InputError(f"source {spec}: reading from the hub needs datasets; {INSTALL}") from None
+    except Exception as error:
+        first = str(error).strip().partition("\n")[0]
+        if "scripts are no longer supported" in first or "trust_remote_code" in str(error):
+            raise InputError(
+                f"source {spec}: this dataset is a program that would run here, which is refused; "
+                "take a copy of it in Parquet or JSON lines"
+            ) from error
+        raise InputError(f"source {spec}: {type(error).__name__}: {first}; the same command goes on later") from error

@@ -1,0 +1,42 @@
+"""Writing a shard: token ids, little-endian, one document after the other."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loopt.text.durable import put_in_place, temporary_of
+from loopt.text.index import Shard, Split
+
+
+class GrowingShard:
+    """A shard under a temporary name; the file is made when the first tokens come."""
+
+    def __init__(self, directory: Path, split: Split, number: int) -> None:
+        self._path = directory / f"{split}-{number:05}.bin"
+        self._split = split
+        self._file: IO[bytes] | None = None
+        self._digest = hashlib.sha256()
+        self.tokens = self._documents = self._text_bytes = 0
+
+    def add(self, ids: NDArray[np.unsignedinteger], documents: int, text_bytes: int) -> None:
+        self.tokens += len(ids)
+        self._documents += documents
+        self._text_bytes += text_bytes
+        if len(ids):
+            self._file = self._file or temporary_of(self._path).open("wb")
+            data = ids.tobytes()
+            self._file.write(data)
+            self._digest.update(data)
+
+    def finish(self) -> Shard:
+        assert self._file
+        self._file.close()
+        put_in_place(temporary_of(self._path), self._path)
+        return Shard(
+            self._path.name, self._split, self.tokens, self._documents, self._text_bytes, self._digest.hexdigest()
+        )

@@ -1,0 +1,144 @@
+"""Reading a prepared directory: sequences of tokens, by number. Needs nothing but numpy and torch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from loopt.plan import InputError
+from loopt.text.index import INDEX, SPLITS, TOKENIZER, UNFINISHED, Index, Shard, Split
+from loopt.text.tokenizer import TokenizerFile
+
+_PREPARE_AGAIN = "it is not what was prepared: prepare it again"
+
+
+class TokenData:
+    """The tokens of both splits, mapped into memory. Each split is one long row, cut into sequences when it is read."""
+
+    def __init__(self, directory: Path, index: Index) -> None:
+        self.directory = directory
+        self.index = index
+        self._shards: dict[Split, list[NDArray[np.unsignedinteger]]] = {}
+        self._starts: dict[Split, NDArray[np.int64]] = {}
+        for split in SPLITS:
+            self._shards[split] = [self._mapped(shard) for shard in index.of(split)]
+            self._starts[split] = np.cumsum([0, *(shard.tokens for shard in index.of(split))], dtype=np.int64)
+
+    @classmethod
+    def open(cls, directory: Path | str) -> TokenData:
+        """Check the index, the size of every shard and the tokenizer; ``verify`` checks the rest."""
+        directory = Path(directory)
+        if not (directory / INDEX).exists():
+            if (directory / UNFINISHED).exists():
+                raise InputError(f"data {directory}: is not prepared to the end; the command that began it goes on")
+            raise InputError(f"data {directory}: no {INDEX} there; make it with: loopt data prepare --out {directory}")
+        data = cls(directory, Index.read(directory / INDEX))
+        data.tokenizer_file()
+        return data
+
+    @property
+    def fingerprint(self) -> str:
+        """Of recipe and tokens: equal fingerprints mean equal data."""
+        return self.index.fingerprint
+
+    @property
+    def vocab_size(self) -> int:
+        return self.index.recipe.vocab_size
+
+    @property
+    def end_of_document(self) -> int:
+        return self.index.recipe.end_of_document_id
+
+    @property
+    def train_tokens(self) -> int:
+        return self.index.tokens("train")
+
+    @property
+    def validation_tokens(self) -> int:
+        return self.index.tokens("validation")
+
+    def sequences(self, split: Split, length: int) -> int:
+        """How many sequences of ``length`` there are: each needs one token more, the last target."""
+        if length < 1:
+            raise InputError(f"length={length}: allowed is 1 or more")
+        tokens = self.index.tokens(split)
+        if not tokens:
+            raise InputError(f"data {self.directory}: no {split} documents; it was prepared with validation=0")
+        if tokens <= length:
+            raise InputError(
+                f"length={length}: data {self.directory} has {tokens} {split} tokens, too few for one sequence; "
+                f"allowed is up to {tokens - 1}"
+            )
+        return (tokens - 1) // length
+
+    def read(self, split: Split, sequence_indices: Tensor | NDArray[Any] | Sequence[int], length: int) -> Tensor:
+        """[batch] numbers of sequences -> [batch, length + 1] int64: sequence i is tokens i·length … (i+1)·length.
+
+        So row[:-1] are inputs and row[1:] the tokens to predict, and neighbours share one token.
+        """
+        wanted = np.asarray(sequence_indices, dtype=np.int64)
+        sequences = self.sequences(split, length)
+        if wanted.size and not 0 <= wanted.min() <= wanted.max() < sequences:
+            raise IndexError(f"sequences {wanted.min()} to {wanted.max()} of {sequences}")
+        rows = np.empty((len(wanted), length + 1), dtype=np.int64)
+        firsts = wanted * length
+        shards = np.searchsorted(self._starts[split], firsts, side="right") - 1
+        offsets = firsts - self._starts[split][shards]
+        for row, shard, offset in zip(rows, shards.tolist(), offsets.tolist(), strict=True):
+            tokens = self._shards[split][shard][offset : offset + length + 1]
+            if len(tokens) == length + 1:
+                row[:] = tokens
+            else:
+                self._read_across(split, row, shard, offset)
+        return torch.from_numpy(rows)
+
+    def _read_across(self, split: Split, row: NDArray[np.int64], shard: int, offset: int) -> None:
+        """Fill a row that begins in one shard and ends in a later one."""
+        filled = 0
+        while filled < len(row):
+            tokens = self._shards[split][shard][offset : offset + len(row) - filled]
+            row[filled : filled + len(tokens)] = tokens
+            filled, shard, offset = filled + len(tokens), shard + 1, 0
+
+    def chunks(self, split: Split, tokens: int = 2**22) -> Iterator[NDArray[np.unsignedinteger]]:
+        """All tokens of a split in order, a part at a time."""
+        for shard in self._shards[split]:
+            for start in range(0, len(shard), tokens):
+                yield shard[start : start + tokens]
+
+    def tokenizer_file(self) -> TokenizerFile:
+        """The tokenizer that made the tokens; using it needs the tokenizers package."""
+        path = self.directory / TOKENIZER
+        try:
+            found = TokenizerFile(str(path), path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"data {self.directory}: {TOKENIZER} cannot be read: {error}") from None
+        if found.sha256 != self.index.recipe.tokenizer_sha256:
+            raise InputError(f"data {self.directory}: {TOKENIZER} is not the one that made these tokens")
+        return found
+
+    def verify(self) -> None:
+        """Read every token and compare with the hashes in the index."""
+        for shard in self.index.shards:
+            with (self.directory / shard.file).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:
+                    raise InputError(f"shard {self.directory / shard.file}: its contents changed; {_PREPARE_AGAIN}")
+
+    def _mapped(self, shard: Shard) -> NDArray[np.unsignedinteger]:
+        path = self.directory / shard.file
+        id_type = np.dtype(self.index.recipe.id_type)
+        expected = shard.tokens * id_type.itemsize
+        size = path.stat().st_size if path.exists() else None
+        if size != expected:
+            found = "missing" if size is None else f"{size} bytes"
+            raise InputError(f"shard {path}: {found}, the index says {expected} bytes; {_PREPARE_AGAIN}")
+        # numpy's memmap would keep a file open for every shard, and there may be more than a process may open
+        mapped = torch.from_file(str(path), shared=False, size=expected, dtype=torch.uint8).numpy()
+        return mapped.view(id_type.newbyteorder("<"))

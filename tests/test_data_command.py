@@ -1,0 +1,160 @@
+"""loopt data: from the text in examples/ to tokens, and everything on the way that can go wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from loopt.cli import main
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "persuasion"
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")  # no message is wrapped
+
+
+def run(*arguments: str) -> int:
+    try:
+        return main(["data", *arguments])
+    except SystemExit as exit:  # from the parser of options
+        return int(exit.code or 0)
+
+
+def example_tokenizer(vocab_size: int = 512) -> str:
+    assert (
+        run("tokenizer", "--source", str(EXAMPLE), "--vocab-size", str(vocab_size), "--out", "tok/tokenizer.json") == 0
+    )
+    return "tok/tokenizer.json"
+
+
+def test_from_the_example_to_tokens(tmp_path: Path, capsys: Captured) -> None:
+    tokenizer = example_tokenizer()
+    assert capsys.readouterr().out == "tok/tokenizer.json: 512 tokens, from 24 documents\n"
+    prepare = ["prepare", "--source", str(EXAMPLE), "--tokenizer", tokenizer, "--validation", "0.1", "--out", "data"]
+    assert run(*prepare, "--workers", "1") == 0
+    made = capsys.readouterr()
+    told = re.fullmatch(
+        r"data: ([\d,]+) train tokens in (\d+) documents, ([\d,]+) validation tokens in (\d+) documents; "
+        r"fingerprint ([0-9a-f]{16})\n",
+        made.out,
+    )
+    assert told
+    assert not made.err  # no progress bar where nobody watches
+    train, train_documents, held_out, held_out_documents, fingerprint = told.groups()
+    assert int(train_documents) + int(held_out_documents) == 24
+    assert int(held_out_documents) > 1
+
+    assert run(*prepare, "--workers", "2") == 0  # done already
+    assert capsys.readouterr().out == made.out
+
+    assert run("show", "data", "--verify") == 0
+    shown = capsys.readouterr().out
+    assert re.search(rf"│ train +│ +{train} │ +{train_documents} │ +1 │ +\d\.\d\d │", shown)
+    assert re.search(rf"│ validation +│ +{held_out} │ +{held_out_documents} │ +1 │ +\d\.\d\d │", shown)
+    assert f"fingerprint    {fingerprint}" in shown
+    assert "vocabulary     512 tokens, stored as uint16" in shown
+    perplexity = re.search(r"entropy (\S+) bits a token on train, perplexity (\S+) on validation", shown)
+    assert perplexity
+    assert 2 ** float(perplexity.group(1)) == pytest.approx(float(perplexity.group(2)), rel=0.1)
+    assert "train begins   'Sir Walter Elliot, of Kellynch Hall, in Somersetshire, was a man who, for his own" in shown
+
+    (tmp_path / "data" / "train-00000.bin").write_bytes(b"")
+    assert run("show", "data") == 2
+    assert "train-00000.bin: 0 bytes, the index says" in capsys.readouterr().err
+
+
+def test_the_example_is_plain_text_of_a_size_to_ship() -> None:
+    chapters = sorted(EXAMPLE.glob("*.txt"))
+    assert len(chapters) == 24
+    texts = [chapter.read_text(encoding="ascii") for chapter in chapters]
+    assert 400_000 < sum(map(len, texts)) < 500_000
+    assert all(text.endswith("\n") and "  " not in text for text in texts)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="the workers are looked up in /proc")
+def test_killed_and_started_again(tmp_path: Path) -> None:
+    """The process is killed, its workers end by themselves, and the same command gives the same bytes."""
+    text = " ".join(chapter.read_text() for chapter in sorted(EXAMPLE.glob("*.txt")))
+    with (tmp_path / "large.jsonl").open("w") as file:
+        for n in range(0, 6 * len(text), 20_000):
+            file.write(json.dumps({"text": f"{n} {(text[n % len(text) :] + text)[:20_000]}"}) + "\n")
+    tokenizer = example_tokenizer(300)
+    command = [sys.executable, "-m", "loopt", "data", "prepare", "--source", "large.jsonl", "--tokenizer", tokenizer]
+    command += ["--validation", "0.1", "--shard-bytes", "200000", "--workers", "2", "--out"]
+    process = subprocess.Popen([*command, "killed"], stdout=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("killed/train-*.bin"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        workers = children_of(process.pid)
+        assert len(workers) >= 2
+    finally:
+        process.kill()
+        process.wait()
+    assert not (tmp_path / "killed" / "index.json").exists()
+    while any(is_running(worker) for worker in workers) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(is_running(worker) for worker in workers)
+    for name in ("killed", "unbroken"):
+        subprocess.run([*command, name], check=True, stdout=subprocess.DEVNULL)
+    killed, unbroken = ({p.name: p.read_bytes() for p in (tmp_path / n).iterdir()} for n in ("killed", "unbroken"))
+    assert killed == unbroken
+
+
+def children_of(parent: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+@pytest.mark.parametrize("command", ["prepare", "tokenizer", "show"])
+def test_help_gives_an_example(command: str, capsys: Captured) -> None:
+    assert run(command, "--help") == 0
+    assert re.search(rf"For example:\s+loopt data {command} \S", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("cook", "data command 'cook' allowed are prepare, tokenizer, show"),
+        ("prepare --tokenizer t.json --out d", "--source required"),
+        ("prepare --source x.jsonl --tokenizer t.json", "--out required"),
+        ("prepare --source x.jsonl --tokenizer t.json --out d", "tokenizer t.json: no such file"),
+        ("prepare --source y --tokenizer x.jsonl --out d", "tokenizer x.jsonl: not a file of the tokenizers package"),
+        ("prepare --source x.jsonl --tokenizer t.json --out d --id-type int8", "--id-type 'int8'"),
+        ("prepare --source x.jsonl --tokenizer t.json --out d --validation 2", "validation=2.0: allowed 0 to"),
+        ("prepare --source x.jsonl --tokenizer t.json --out d --workers 0", "workers=0: allowed 1 or more"),
+        ("tokenizer --source x.jsonl --vocab-size 300 --out x.jsonl", "out=x.jsonl: exists already"),
+        ("tokenizer --source x.jsonl --vocab-size 30 --out t.json", "vocab_size=30: allowed 257 or more"),
+        ("tokenizer --source x.jsonl --vocab-size 300 --out t.json", "source=x.jsonl: an empty corpus"),
+        ("tokenizer --source y.jsonl --vocab-size 300 --out t.json", "source y.jsonl: no such file"),
+        ("tokenizer --source z.jsonl --vocab-size 300 --out t.json", "source z.jsonl, line 2: not a line of JSON"),
+        ("show nowhere", "data nowhere: no index.json there"),
+        ("show", "directory required"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(command: str, told: str, tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "x.jsonl").write_text("\n")
+    (tmp_path / "z.jsonl").write_text('{"text": "fine"}\nbroken\n')
+    assert run(*command.split()) == 2
+    shown = capsys.readouterr()
+    assert not shown.out
+    assert "Traceback" not in shown.err
+    for words in told.split(" "):
+        assert words in shown.err, shown.err
+    assert {path.name for path in tmp_path.iterdir()} == {"x.jsonl", "z.jsonl"}

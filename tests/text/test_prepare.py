@@ -1,0 +1,352 @@
+"""Prepared shards hold every document once; killed and started again, with any workers, they are the same bytes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import multiprocessing
+import os
+import re
+import resource
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_text import (
+    contents,
+    documents,
+    expected_ids,
+    prepared,
+    settings,
+    stored_ids,
+    tokenizer,
+    write_lines,
+)
+
+from loopt.plan import InputError
+from loopt.text.index import Index
+from loopt.text.prepare import Progress, Settings, prepare
+from loopt.text.token_data import TokenData
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # here processes are forked
+
+TEXTS = documents(120)
+
+
+def test_every_document_is_there_once_in_order_and_ended(tmp_path: Path) -> None:
+    directory = prepared(tmp_path, TEXTS)
+    index = Index.read(directory / "index.json")
+    assert len(index.of("train")) > 4
+    for split in ("train", "validation"):
+        ids = expected_ids(TEXTS, split)
+        assert stored_ids(directory, split) == ids
+        assert index.tokens(split) == len(ids)
+        assert index.documents(split) == ids.count(0) > 0
+    assert index.text_bytes("train") + index.text_bytes("validation") == sum(len(text.encode()) for text in TEXTS)
+    assert (directory / "tokenizer.json").read_text(encoding="utf-8") == tokenizer().text
+    assert {p.name for p in directory.iterdir()} == {"index.json", "tokenizer.json", ".lock"} | {
+        shard.file for shard in index.shards
+    }
+
+
+def test_the_bytes_do_not_depend_on_workers_or_on_where_the_text_lies(tmp_path: Path) -> None:
+    one = prepared(tmp_path, TEXTS, "one")
+    moved = [
+        write_lines(tmp_path / "moved" / "a.jsonl", TEXTS[:50]),
+        write_lines(tmp_path / "moved" / "b.jsonl", TEXTS[50:]),
+    ]
+    two = tmp_path / "two"
+    prepare(settings(tmp_path, *moved), two, workers=2)
+    assert TokenData.open(one).fingerprint == TokenData.open(two).fingerprint
+    shards = {name: data for name, data in contents(one).items() if name != "index.json"}
+    assert shards == {name: data for name, data in contents(two).items() if name != "index.json"}
+
+
+def test_the_fingerprint_tells_text_tokenizer_and_settings_apart(tmp_path: Path) -> None:
+    def fingerprint(name: str, texts: list[str] = TEXTS, **changed: Any) -> str:
+        return TokenData.open(prepared(tmp_path, texts, name, **changed)).fingerprint
+
+    fingerprints = [
+        fingerprint("first"),
+        fingerprint("text", [*TEXTS[:-1], "another"]),
+        fingerprint("order", TEXTS[::-1]),
+        fingerprint("fewer", TEXTS[:-1]),
+        fingerprint("validation", validation=0.3),
+        fingerprint("shards", shard_bytes=3001),
+        fingerprint("ids", id_type="uint32"),
+    ]
+    other = tmp_path / "other.json"
+    other.write_text(tokenizer().text + "\n")
+    changed = replace(settings(tmp_path, tmp_path / "first.jsonl"), tokenizer=str(other))
+    fingerprints.append(prepare(changed, tmp_path / "tokenizer", workers=1).fingerprint)
+    assert len(set(fingerprints)) == len(fingerprints)
+    assert fingerprint("again") == fingerprints[0]
+
+
+def test_a_document_is_on_the_same_side_in_every_corpus(tmp_path: Path) -> None:
+    held_out = stored_ids(prepared(tmp_path, TEXTS, "all"), "validation")
+    others = stored_ids(prepared(tmp_path, TEXTS[60:] + documents(30, seed=5), "others"), "validation")
+    common = expected_ids(TEXTS[60:], "validation")
+    assert held_out[-len(common) :] == common == others[: len(common)]
+
+
+def test_progress_adds_up(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "x.jsonl", TEXTS)
+    seen: list[Progress] = []
+    index = prepare(settings(tmp_path, source), tmp_path / "data", workers=1, report=seen.append)
+    last = seen[-1]
+    assert (last.documents, last.tokens) == (len(TEXTS), sum(shard.tokens for shard in index.shards))
+    assert last.bytes_read == last.bytes_stored == source.stat().st_size
+    assert [one.tokens for one in seen] == sorted(one.tokens for one in seen)
+    assert last.source == str(source)
+
+
+# Killed, and refused
+
+PLACES = [
+    r"os\.mkdir data-1",
+    r"open \.lock",
+    r"open \.tokenizer\.json\.tmp",
+    r"os\.rename \.tokenizer\.json\.tmp tokenizer\.json",
+    r"os\.rename \.unfinished\.json\.tmp unfinished\.json",
+    r"open \.train-00001\.bin\.tmp",
+    r"os\.rename \.train-00001\.bin\.tmp train-00001\.bin",
+    r"os\.rename \.validation-00001\.bin\.tmp validation-00001\.bin",
+    r"open \.index\.json\.tmp",
+    r"os\.rename \.index\.json\.tmp index\.json",
+    r"os\.remove unfinished\.json",
+]
+
+
+def test_killed_at_every_file_operation(tmp_path: Path) -> None:
+    how = settings(tmp_path, write_lines(tmp_path / "x.jsonl", TEXTS), shard_bytes=6000)
+    prepare(how, tmp_path / "unbroken", workers=1)
+    unbroken = contents(tmp_path / "unbroken")
+    places: list[str] = []
+    while True:
+        directory, struck_at = tmp_path / f"data-{len(places) + 1}", tmp_path / "struck"
+        exit_code = in_a_fork(strike_and_prepare, how, directory, len(places) + 1, struck_at)
+        if exit_code == 0:
+            break
+        assert exit_code == -signal.SIGKILL
+        places.append(struck_at.read_text())
+        prepare(how, directory, workers=1)
+        assert contents(directory) == unbroken, places[-1]
+    assert not [place for place in PLACES if not any(re.fullmatch(place, seen) for seen in places)], places
+
+
+def test_killed_again_and_again(tmp_path: Path) -> None:
+    """Each process gets one operation further than the one before; the first make no progress, and leave litter."""
+    how = settings(tmp_path, write_lines(tmp_path / "x.jsonl", TEXTS))
+    prepare(how, tmp_path / "unbroken", workers=1)
+    kills = 0
+    while in_a_fork(strike_and_prepare, how, tmp_path / "data", kills + 1, tmp_path / "struck"):
+        kills += 1
+    assert kills > 20
+    assert contents(tmp_path / "data") == contents(tmp_path / "unbroken")
+
+
+def strike_and_prepare(how: Settings, directory: Path, operations: int, struck_at: Path) -> None:
+    """Prepare, but die in front of the given operation on the directory."""
+    done = 0
+
+    def count(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal done
+        if event not in ("open", "os.mkdir", "os.rename", "os.remove") or not str(arguments[0]).startswith(
+            str(directory)
+        ):
+            return
+        done += 1
+        if done == operations:
+            names = [Path(path).name for path in arguments[: 2 if event == "os.rename" else 1]]
+            descriptor = os.open(struck_at, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.write(descriptor, " ".join([event, *names]).encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(count)
+    prepare(how, directory, workers=1)
+
+
+def in_a_fork(work: Callable[..., None], *arguments: object) -> int:
+    child = multiprocessing.get_context("fork").Process(target=work, args=arguments)
+    child.start()
+    child.join(60)
+    assert child.exitcode is not None
+    return child.exitcode
+
+
+def test_a_full_disk_is_told_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    how = settings(tmp_path, write_lines(tmp_path / "x.jsonl", TEXTS), shard_bytes=10**6)
+    told = tmp_path / "told"
+
+    def with_files_of_at_most(size: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        try:
+            prepare(how, tmp_path / "data", workers=1)
+        except InputError as error:
+            told.write_text(str(error))
+
+    in_a_fork(with_files_of_at_most, 6000)
+    assert "File too large; once that is mended, the same command goes on" in told.read_text()
+    prepare(how, tmp_path / "data", workers=1)
+    prepare(how, tmp_path / "unbroken", workers=1)
+    assert contents(tmp_path / "data") == contents(tmp_path / "unbroken")
+
+
+def test_a_broken_line_stops_the_work_and_once_repaired_it_goes_on(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "x.jsonl", TEXTS)
+    whole = source.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    source.write_bytes(b"".join([*lines[:100], b'{"text": \n', *lines[101:]]))
+    how, directory = settings(tmp_path, source), tmp_path / "data"
+    with pytest.raises(InputError, match=r"x\.jsonl, line 101: not a line of JSON"):
+        prepare(how, directory, workers=1)
+    kept = sorted(directory.glob("*.bin"))
+    assert kept
+    times = [path.stat().st_mtime_ns for path in kept]
+    with pytest.raises(InputError, match="is not prepared to the end"):
+        TokenData.open(directory)
+    source.write_bytes(whole)
+    prepare(how, directory, workers=1)
+    assert [path.stat().st_mtime_ns for path in kept] == times
+    prepare(how, tmp_path / "unbroken", workers=1)
+    assert contents(directory) == contents(tmp_path / "unbroken")
+
+
+def test_what_is_done_is_left_alone(tmp_path: Path) -> None:
+    directory = prepared(tmp_path, TEXTS)
+    before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
+    prepared(tmp_path, TEXTS)
+    assert {path: path.stat().st_mtime_ns for path in directory.iterdir()} == before
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"validation": 0.3}, "validation=0.2, now 0.3"),
+        ({"shard_bytes": 2999}, "shard_bytes=3000, now 2999"),
+        ({"text_field": "body"}, "text_field=text, now body"),
+        ({"id_type": "uint32"}, "id_type=uint16, now uint32"),
+        ({"tokenizer": "other.json"}, "tokenizer_sha256="),
+        ({"source": ("other.jsonl",)}, r"source=x\.jsonl, and what was read of it has changed since"),
+    ],
+)
+def test_other_settings_are_refused_by_name(
+    changed: dict[str, Any], told: str, finished: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_lines(tmp_path / "x.jsonl", TEXTS)
+    write_lines(tmp_path / "other.jsonl", TEXTS[1:])
+    (tmp_path / "other.json").write_text(tokenizer().text + "\n")
+    how = settings(tmp_path, "x.jsonl")
+    prepare(how, tmp_path / "data", workers=1)
+    if not finished:
+        undo_the_end(tmp_path / "data")
+    before = contents(tmp_path / "data")
+    with pytest.raises(InputError, match=f"data was begun with {told}"):
+        prepare(replace(how, **changed), tmp_path / "data", workers=1)
+    assert contents(tmp_path / "data") == before
+
+
+def undo_the_end(directory: Path) -> None:
+    """As if killed one shard before the end."""
+    index = Index.read(directory / "index.json")
+    last_of = {shard.split: shard for shard in index.shards}
+    kept = tuple(shard for shard in index.shards if shard not in last_of.values())
+    replace(index, shards=kept).write(directory / "unfinished.json")
+    (directory / "index.json").unlink()
+
+
+def test_a_shard_lost_in_between_is_told(tmp_path: Path) -> None:
+    directory = prepared(tmp_path, TEXTS)
+    undo_the_end(directory)
+    os.truncate(directory / "train-00000.bin", 10)
+    with pytest.raises(InputError, match=r"train-00000\.bin: missing or cut short since it was written"):
+        prepared(tmp_path, TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("texts", "changed", "told"),
+    [
+        ([], {}, r"source=.*jsonl: an empty corpus"),
+        (["", ""], {}, r"source=.*jsonl: an empty corpus"),
+        (["one document"], {"validation": 0.01}, r"validation=0\.01: none of the 1 documents is held out"),
+        (["one document"], {"validation": 0.9999999}, r"validation=0\.9999999: all 1 documents are held out"),
+    ],
+)
+def test_a_useless_corpus_is_refused_and_nothing_of_it_kept(
+    texts: list[str], changed: dict[str, Any], told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=told):
+        prepared(tmp_path, texts, **changed)
+    assert {path.name for path in (tmp_path / "data").iterdir()} == {".lock"}
+    prepared(tmp_path, TEXTS, **changed | {"validation": 0.5})
+
+
+def test_nothing_held_out_when_asked_for(tmp_path: Path) -> None:
+    data = TokenData.open(prepared(tmp_path, TEXTS, validation=0))
+    assert data.validation_tokens == 0
+    assert data.train_tokens == len(expected_ids(TEXTS, "train", validation=0))
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"validation": 1}, "validation=1: allowed is 0 to less than 1"),
+        ({"validation": -0.1}, "validation=-0.1: allowed"),
+        ({"validation": float("nan")}, "validation=nan: allowed"),
+        ({"shard_bytes": 0}, "shard_bytes=0: allowed is 1 or more"),
+        ({"end_of_document": "</s>"}, "no token '</s>'"),
+        ({"tokenizer": "nowhere.json"}, "tokenizer nowhere.json: no such file"),
+        ({"source": ("nowhere",)}, "source nowhere: no such file"),
+        ({"source": ()}, "source: none given"),
+    ],
+)
+def test_refused_before_anything_is_written(changed: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=told):
+        prepare(replace(settings(tmp_path, write_lines(tmp_path / "x.jsonl", TEXTS)), **changed), tmp_path / "data", 1)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_directory_of_others_and_a_busy_one_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / ".lock").touch()
+    (tmp_path / "data" / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match=r"data: holds thesis\.tex; choose"):
+        prepared(tmp_path, TEXTS)
+    directory = prepared(tmp_path, TEXTS, "busy")
+    with (directory / ".lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="busy: is being prepared by another process"):
+            prepared(tmp_path, TEXTS, "busy")
+    with pytest.raises(InputError, match="workers=0: allowed is 1 or more"):
+        prepare(settings(tmp_path, tmp_path / "busy.jsonl"), tmp_path / "none", workers=0)
+
+
+def test_a_large_vocabulary_takes_larger_ids(tmp_path: Path) -> None:
+    words = {"<|endoftext|>": 0} | {f"w{n}": n for n in range(1, 70_000)}
+    large = tmp_path / "large.json"
+    large.write_text(
+        json.dumps(
+            {
+                "version": "1.0",
+                "added_tokens": [],
+                "pre_tokenizer": {"type": "WhitespaceSplit"},
+                "model": {"type": "WordLevel", "vocab": words, "unk_token": "<|endoftext|>"},
+            }
+        )
+    )
+    source = write_lines(tmp_path / "x.jsonl", ["w1 w65535 w65536 w69999"])
+    how = replace(settings(tmp_path, source, validation=0), tokenizer=str(large))
+    index = prepare(how, tmp_path / "data", workers=1)
+    assert (index.recipe.id_type, index.recipe.vocab_size) == ("uint32", 70_000)
+    assert stored_ids(tmp_path / "data", "train") == [1, 65535, 65536, 69999, 0]
+    assert TokenData.open(tmp_path / "data").read("train", [0], 4).tolist() == [[1, 65535, 65536, 69999, 0]]
+    with pytest.raises(InputError, match=r"id_type=uint16: a vocabulary of 70000 is too large for it; .* up to 65536"):
+        prepare(replace(how, id_type="uint16"), tmp_path / "small", workers=1)
+    assert not (tmp_path / "small").exists()

@@ -1,0 +1,180 @@
+"""Sequences are the slices of one long row; damaged data are refused by name."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_text import documents, expected_ids, prepared, tokenizer
+
+from loopt.plan import InputError
+from loopt.text.index import Split
+from loopt.text.token_data import TokenData
+from loopt.text.unigram import unigram
+
+torch.set_num_threads(1)
+
+TEXTS = documents(150)
+SPLITS: tuple[Split, ...] = ("train", "validation")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepared(tmp_path_factory.mktemp("text"), TEXTS, shard_bytes=700)
+
+
+@pytest.fixture(scope="module")
+def data(directory: Path) -> TokenData:
+    return TokenData.open(directory)
+
+
+def test_what_it_says_of_itself(data: TokenData) -> None:
+    assert len(data.index.of("train")) > 10
+    assert data.train_tokens == len(expected_ids(TEXTS, "train"))
+    assert data.validation_tokens == len(expected_ids(TEXTS, "validation"))
+    assert (data.vocab_size, data.end_of_document) == (300, 0)
+    assert data.tokenizer_file().text == tokenizer().text
+    assert len(data.fingerprint) == 64
+    for split in SPLITS:
+        assert np.concatenate(list(data.chunks(split, tokens=37))).tolist() == expected_ids(TEXTS, split)
+
+
+@given(split=st.sampled_from(SPLITS), length=st.integers(1, 1000), draw=st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_sequence_is_a_slice_of_one_long_row(data: TokenData, split: Split, length: int, draw: st.DataObject) -> None:
+    row = expected_ids(TEXTS, split)
+    length = min(length, len(row) - 1)
+    sequences = data.sequences(split, length)
+    assert sequences * length + 1 <= len(row) < (sequences + 1) * length + 1
+    wanted = draw.draw(st.lists(st.integers(0, sequences - 1), max_size=20))
+    expected = [row[i * length : (i + 1) * length + 1] for i in wanted]
+    for indices in (wanted, np.array(wanted, dtype=np.int64), torch.tensor(wanted, dtype=torch.int64)):
+        found = data.read(split, indices, length)
+        assert found.dtype == torch.int64
+        assert found.shape == (len(wanted), length + 1)
+        assert found.tolist() == expected
+
+
+def test_one_sequence_may_cross_every_shard(data: TokenData) -> None:
+    row = expected_ids(TEXTS, "train")
+    assert data.sequences("train", len(row) - 1) == 1
+    assert data.read("train", [0], len(row) - 1).tolist() == [row]
+
+
+def test_what_is_read_can_be_changed_and_the_data_cannot(data: TokenData) -> None:
+    first = data.read("train", [0], 5)
+    kept = first.clone()
+    first += 1
+    assert torch.equal(data.read("train", [0], 5), kept)
+    data.verify()
+
+
+def test_sequences_that_are_not_there(data: TokenData, tmp_path: Path) -> None:
+    tokens = data.validation_tokens
+    with pytest.raises(InputError, match=f"length={tokens}: data .* has {tokens} validation tokens, too few .* up to"):
+        data.sequences("validation", tokens)
+    with pytest.raises(InputError, match="length=0: allowed is 1 or more"):
+        data.sequences("train", 0)
+    for index in (-1, data.sequences("train", 9)):
+        with pytest.raises(IndexError):
+            data.read("train", [0, index], 9)
+    nothing_held_out = TokenData.open(prepared(tmp_path, TEXTS, validation=0))
+    with pytest.raises(InputError, match="no validation documents; it was prepared with validation=0"):
+        nothing_held_out.sequences("validation", 1)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 2)
+
+
+def grow(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0\0")
+
+
+def change(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def edit(what: str, value: object) -> Callable[[Path], None]:
+    def edited(path: Path) -> None:
+        index = json.loads(path.read_text())
+        (index["recipe"] if what in index["recipe"] else index)[what] = value
+        path.write_text(json.dumps(index))
+
+    return edited
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "told"),
+    [
+        ("train-00003.bin", cut, r"train-00003\.bin: \d+ bytes, the index says \d+ bytes"),
+        ("train-00003.bin", grow, r"train-00003\.bin: \d+ bytes, the index says \d+ bytes"),
+        ("validation-00000.bin", Path.unlink, r"validation-00000\.bin: missing, the index says"),
+        ("validation-00000.bin", change, r"validation-00000\.bin: its contents changed"),
+        ("tokenizer.json", change, r"tokenizer\.json is not the one that made these tokens"),
+        ("tokenizer.json", Path.unlink, r"tokenizer\.json cannot be read"),
+        ("index.json", Path.unlink, r"no index\.json there; make it with: loopt data prepare"),
+        ("index.json", cut, r"index\.json: not an index of prepared text"),
+        ("index.json", lambda path: path.write_text("[]"), r"index\.json: not an index of prepared text"),
+        ("index.json", lambda path: path.write_text("{}"), r"index\.json: not an index of prepared text"),
+        ("index.json", edit("format", 2), r"index\.json: format 2; this version reads format 1"),
+        ("index.json", edit("shards", []), r"index\.json: changed since it was written"),
+        ("index.json", edit("validation", 0.5), r"index\.json: changed since it was written"),
+        ("index.json", edit("vocab_size", 70_000), "a vocabulary of 70000 is too large"),
+        ("index.json", edit("id_type", "int8"), r"index\.json: not an index of prepared text"),
+    ],
+)
+def test_damage_is_named(
+    file: str, damage: Callable[[Path], object], told: str, directory: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    TokenData.open(copy).verify()
+    damage(copy / file)
+    with pytest.raises(InputError, match=told):
+        TokenData.open(copy).verify()
+
+
+def test_more_shards_than_a_process_may_open(directory: Path) -> None:
+    program = (
+        "import resource, sys; from loopt.text.token_data import TokenData;"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12));"
+        "data = TokenData.open(sys.argv[1]); print(data.read('train', [0], data.train_tokens - 1).sum().item())"
+    )
+    told = subprocess.run([sys.executable, "-c", program, directory], capture_output=True, text=True)
+    assert told.stdout.strip() == str(sum(expected_ids(TEXTS, "train"))), told.stderr
+
+
+def test_reading_needs_none_of_the_packages_for_preparing(directory: Path) -> None:
+    program = (
+        "import sys; sys.modules |= dict.fromkeys('tokenizers datasets pyarrow zstandard huggingface_hub'.split());"
+        "from loopt.text.token_data import TokenData; from loopt.text.unigram import unigram;"
+        "data = TokenData.open(sys.argv[1]); data.verify(); unigram(data); print(data.read('train', [1], 4).tolist())"
+    )
+    told = subprocess.run([sys.executable, "-c", program, directory], capture_output=True, text=True)
+    assert json.loads(told.stdout) == [expected_ids(TEXTS, "train")[4:9]], told.stderr
+
+
+def test_unigram_is_the_count_by_hand(data: TokenData, tmp_path: Path) -> None:
+    train, held_out = (expected_ids(TEXTS, split) for split in SPLITS)
+    counts = Counter(train)
+    entropy = -sum(n / len(train) * math.log2(n / len(train)) for n in counts.values())
+    loss = -sum(math.log((counts[token] + 1) / (len(train) + 300)) for token in held_out) / len(held_out)
+    found = unigram(data)
+    assert found.train_entropy == pytest.approx(entropy)
+    assert found.validation_perplexity == pytest.approx(math.exp(loss))
+    assert unigram(TokenData.open(prepared(tmp_path, TEXTS, validation=0))).validation_perplexity is None
