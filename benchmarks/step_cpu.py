@@ -32,15 +32,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
 from loopt.runs.config import OptimConfig
-from loopt.tasks import Batch
 from loopt.training.optim import build_optimizers
-from loopt.training.step import train_step
+from loopt.training.step import update
 
 VOCABULARY, LENGTH = 1000, 256
 SHAPES = ((128, 8, 512), (256, 8, 1024))  # d_model, heads, d_ff; the first is the paper's for p-hop
@@ -238,15 +238,17 @@ def steps_table(options: argparse.Namespace) -> Table:
 
 def step_times(ours: nn.Module, peer: nn.Module, options: argparse.Namespace) -> list[tuple[float, float]]:
     """Milliseconds of our step and the peer's, turn by turn; who goes first alternates."""
-    update = {model: build_optimizers(model, OptimConfig(name="adamw")) for model in (ours, peer)}
+    optimizers = {model: build_optimizers(model, OptimConfig(name="adamw")) for model in (ours, peer)}
     times: list[tuple[float, float]] = []
     for turn in range(2 + options.steps):
         tokens, targets = torch.randint(VOCABULARY, (2, options.batch, LENGTH)).unbind()
-        batch = Batch(tokens, targets, targets)
         taken = {}
         for model in (ours, peer) if turn % 2 else (peer, ours):
             began = time.perf_counter()
-            train_step(model, update[model], [batch], torch.tensor(1e-4), clip_norm=1.0)
+            model.zero_grad(set_to_none=True)
+            loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+            loss.backward()
+            update(model.parameters(), optimizers[model], loss.detach(), torch.tensor(1e-4), clip_norm=1.0)
             taken[model] = 1000 * (time.perf_counter() - began)
         times.append((taken[ours], taken[peer]))
     return times[2:]  # the first two warm up

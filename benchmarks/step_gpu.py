@@ -33,7 +33,7 @@ from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.runs import OptimConfig, TrainConfig
 from loopt.tasks.random_bits import Stream
 from loopt.training.optim import build_optimizers, learning_rate
-from loopt.training.step import TrainStep, shares
+from loopt.training.step import TaskStep, shares
 from loopt.training.trainer import build_model
 
 SHAPES = {"phop": ("1x6", "p16"), "addition": ("1x12", ""), "igsm": ("1x8", "")}
@@ -72,10 +72,10 @@ def config_of(task: str, batch_size: int | None = None, optimizer: str = "adamw"
     return replace(config, batch_size=batch_size or config.batch_size).resolved()
 
 
-def trainer_step(config: TrainConfig) -> TrainStep:
+def trainer_step(config: TrainConfig) -> TaskStep:
     model = build_model(config, torch.device("cuda"))
     speed_up(model)
-    return TrainStep(config, model, build_optimizers(model, config.optim), compiled=True, captured=True)
+    return TaskStep(config, model, build_optimizers(model, config.optim, compiled=True), compiled=True, captured=True)
 
 
 def plain_step(config: TrainConfig) -> Callable[[], None]:
@@ -188,12 +188,12 @@ def together_table(tasks: Sequence[str], count: int) -> Table:
             for step in seeds:
                 started(step)
 
-            def one_by_one(seeds: list[TrainStep] = seeds) -> None:
+            def one_by_one(seeds: list[TaskStep] = seeds) -> None:
                 for step in seeds:
                     step()
                     step.report()
 
-            def together(seeds: list[TrainStep] = seeds) -> None:
+            def together(seeds: list[TaskStep] = seeds) -> None:
                 for step in seeds:
                     step()
 

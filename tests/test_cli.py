@@ -185,7 +185,7 @@ def test_train_evaluate_and_train_again_from_the_config(tmp_path: Path, capsys: 
 
     accuracy = json.loads((tmp_path / "first" / "result.json").read_text())["accuracy"]
     assert run("eval", "first", "--loops", "1", "2", "8", "--examples", "16") == 0
-    rows = re.findall(r"│ +(\S+)( \(trained\))? +│ +phop │ +(\S+)% │ +\S+ │", capsys.readouterr().out)
+    rows = re.findall(r"│ +(\S+)( \(trained\))? +│ +phop │ +16 │ +(\S+)% │ +\S+ │", capsys.readouterr().out)
     assert [(plan, bool(marked)) for plan, marked, _ in rows] == [("1x1", False), ("1x2", True), ("1x8", False)]
     assert rows[1][2] == f"{accuracy:.2%}".rstrip("%")
 

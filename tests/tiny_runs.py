@@ -132,7 +132,7 @@ def _strike_at_step(strike: Strike) -> None:
 
     def profile(frame: FrameType, event: str, argument: object) -> None:
         nonlocal count
-        if event == "call" and frame.f_code.co_name == "train_step":
+        if event == "call" and frame.f_code.co_name == "gradient":
             count += 1
             if count == strike.step:
                 os.kill(os.getpid(), strike.signal)

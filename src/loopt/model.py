@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
 from loopt.plan import InputError, LoopPlan
 
@@ -190,8 +191,12 @@ class LoopedTransformer(nn.Module):
         return self.loop(x, plan, states)
 
     def readout(self, x: Tensor) -> Tensor:
-        weight = self.token_embedding.weight if self.config.tied_readout else self.readout_projection.weight
-        return F.linear(self.final_norm(x), weight)  # [B, T, D] -> [B, T, V]
+        return F.linear(self.final_norm(x), self.readout_weight)  # [B, T, D] -> [B, T, V]
+
+    @property
+    def readout_weight(self) -> Tensor:
+        """[V, D]"""
+        return self.token_embedding.weight if self.config.tied_readout else self.readout_projection.weight
 
     def thoughts(self, ids: Tensor, loops: int | None = None) -> list[Thought]:
         """The hidden state and the decoded distribution after every loop of every block, in order."""
@@ -228,6 +233,7 @@ class Loop(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.plan.distinct_layers))
+        self.recompute = False  # in the backward pass, all that happened within a loop: slower, with much less memory
         cos, sin = _rotations(config) if config.positions == "rope" else (None, None)
         self.register_buffer("cos", cos, persistent=False)  # [max_len, E]
         self.register_buffer("sin", sin, persistent=False)
@@ -236,10 +242,17 @@ class Loop(nn.Module):
         rotation = None if self.cos is None else (self.cos[: x.shape[1]], self.sin[: x.shape[1]])
         with _fastest_attention(x.device):
             for one_pass in plan.passes:
-                for layer in one_pass.layers:
-                    x = self.layers[layer](x, rotation)  # [B, T, D]
+                if self.recompute and torch.is_grad_enabled():
+                    x = checkpoint(self._pass, x, one_pass.layers, rotation, use_reentrant=False)
+                else:
+                    x = self._pass(x, one_pass.layers, rotation)
                 if states is not None:
                     states.append(x)
+        return x
+
+    def _pass(self, x: Tensor, layers: Iterable[int], rotation: tuple[Tensor, Tensor] | None) -> Tensor:
+        for layer in layers:
+            x = self.layers[layer](x, rotation)  # [B, T, D]
         return x
 
 

@@ -104,7 +104,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "state flipped": (change_digit, f"{STATE} has changed"),
     "key missing": (drop_key, f"{STATE} has changed"),
     "not an object": (lambda folder: (folder / STATE).write_text("[1]"), "format None; this version of loopt reads"),
-    "another format": (lambda folder: rewrite(folder, format=2), "format 2; this version of loopt reads format 1"),
+    "another format": (lambda folder: rewrite(folder, format=1), "format 1; this version of loopt reads format 2"),
     "another step": (copy_older, "holds step 12"),
     "another config": (copy_in, r"belongs to another config \(\w+, this run's is \w+\)"),
     "weights of another shape": (

@@ -18,7 +18,7 @@ from loopt.model import ConfigError
 from loopt.runs import OptimConfig, TrainConfig
 from loopt.tasks import IGNORE, Addition, Batch, PHop, Task
 from loopt.training.optim import build_optimizers, learning_rate
-from loopt.training.step import NonFiniteError, TrainStep, shares, train_step
+from loopt.training.step import NonFiniteError, TaskStep, backward, shares, update
 from loopt.training.trainer import build_model
 from tiny_runs import TINY, tiny
 
@@ -27,15 +27,15 @@ CPU = torch.device("cpu")
 on_a_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
-def stepper(config: TrainConfig, device: torch.device = CPU, **options: Any) -> TrainStep:
+def stepper(config: TrainConfig, device: torch.device = CPU, **options: Any) -> TaskStep:
     config = config.resolved()
     model = build_model(config, device)
     if options.get("compiled"):
         speed_up(model)
-    return TrainStep(config, model, build_optimizers(model, config.optim), **options)
+    return TaskStep(config, model, build_optimizers(model, config.optim), **options)
 
 
-def losses(update: TrainStep, steps: int) -> list[float]:
+def losses(update: TaskStep, steps: int) -> list[float]:
     found = []
     for _ in range(steps):
         update()
@@ -75,8 +75,9 @@ def test_the_gradient_of_a_mixture_is_that_of_the_padded_batch() -> None:
     wanted.backward()
 
     model = build_model(SUMS, CPU)
-    lr = torch.tensor(0.0)
-    loss, norm, finite = train_step(model, build_optimizers(model, SUMS.optim), batches, lr, math.inf)
+    loss = backward(model, batches)
+    optimizers = build_optimizers(model, SUMS.optim)
+    norm, finite = update(model.parameters(), optimizers, loss, torch.tensor(0.0), clip_norm=math.inf)
     assert finite
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-6)
     assert norm.item() == pytest.approx(gradient(expected).norm().item(), rel=1e-5)
@@ -180,7 +181,7 @@ def test_a_captured_graph_does_what_the_steps_would(task: Task, optimizer: str, 
     device = torch.device("cuda")
     eager, captured = (stepper(config, device, compiled=compiled, captured=flag) for flag in (False, True))
     assert losses(captured, 10) == pytest.approx(losses(eager, 10), rel=1e-6)
-    assert captured.graph is not None
+    assert captured.graphs
     for name, weight in captured.model.state_dict().items():
         torch.testing.assert_close(weight, eager.model.state_dict()[name], rtol=1e-5, atol=1e-6)
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import torch
 import tyro
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from loopt.commands.parsing import parse_options
 from loopt.devices import DeviceName, pick_device
 from loopt.evaluation import score_tests
+from loopt.evaluation.perplexity import mean_loss
+from loopt.model import LoopedTransformer
 from loopt.plan import InputError
 from loopt.runs import Run
+from loopt.training.text_work import LanguageLoss, open_data
 
 
 @dataclass(frozen=True)
@@ -22,6 +28,8 @@ class Options:
     """Measure a trained model on examples it was not trained on. For example:
 
     loopt eval runs/phop-cpu --loops 1 2 3 4 8
+
+    Of a language model this is the perplexity on the text that was held out.
     """
 
     run: tyro.conf.Positional[Path]
@@ -32,6 +40,9 @@ class Options:
     """best, last, or a step."""
     split: Literal["validation", "test"] = "test"
     examples: int = 8192
+    """How many examples, or sequences of text; of text at most all that was held out."""
+    data: str | None = None
+    """Where the text lies now, if not where the run found it."""
     device: DeviceName = "auto"
 
 
@@ -44,17 +55,42 @@ def main(arguments: list[str]) -> int:
     trained = run.config.model.plan
     plans = [trained.with_loops(n) for n in options.loops] or [trained]
     model = run.load_model(step).to(pick_device(options.device))
-    title = f"{options.run}, step {step}: {options.examples} {options.split} examples"
-    table = Table(title=title, title_justify="left")
-    for column in ("plan", "test", "accuracy", "loss"):
+    table = Table(title=f"{options.run}, step {step}, {options.split}", title_justify="left")
+    rows = list(zip(plans, options.loops or [None], strict=True))
+    if run.config.task is not None:
+        columns: tuple[str, ...] = ("plan", "test", "examples", "accuracy", "loss")
+        measured = [_on_task(run, model, options, loops) for _, loops in rows]
+    else:
+        columns = ("plan", "tokens", "perplexity", "loss")
+        measured = [_on_text(run, model, options, loops) for _, loops in rows]
+    for column in columns:
         table.add_column(column, justify="right")
-    for plan, loops in zip(plans, options.loops or [None], strict=True):
-        scores = score_tests(model, run.config.task, options.split, options.examples, run.config.batch_size, loops)
-        name = f"{plan} (trained)" if plan == trained else str(plan)
-        for test, score in scores.items():
-            table.add_row(name, test, f"{score.accuracy:.2%}", f"{score.loss:.4f}")
+    for (plan, _), lines in zip(rows, measured, strict=True):
+        for line in lines:
+            table.add_row(f"{plan} (trained)" if plan == trained else str(plan), *line)
     Console().print(table)
     return 0
+
+
+def _on_task(run: Run, model: LoopedTransformer, options: Options, loops: int | None) -> list[list[str]]:
+    scores = score_tests(model, run.config.task, options.split, options.examples, run.config.batch_size, loops)
+    return [[test, str(score.examples), f"{score.accuracy:.2%}", f"{score.loss:.4f}"] for test, score in scores.items()]
+
+
+def _on_text(run: Run, model: LoopedTransformer, options: Options, loops: int | None) -> list[list[str]]:
+    """The text has no split of its own for tests: what was not trained on is its validation split."""
+    data, length = open_data(replace(run.config, data=options.data or run.config.data)), run.config.model.max_len
+    sequences = min(options.examples, data.sequences("validation", length))
+    device = model.token_embedding.weight.device
+    loss_of = LanguageLoss(model, compiled=False)
+
+    def summed(tokens: Tensor, weights: Tensor) -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16, enabled=tokens.is_cuda):
+            loss: Tensor = loss_of(tokens, weights, loops)
+        return loss
+
+    loss = float(mean_loss(summed, data, "validation", length, sequences, min(8, sequences), device))
+    return [[f"{sequences * length:,}", f"{math.exp(loss):.3f}", f"{loss:.4f}"]]
 
 
 def _which(checkpoint: str) -> Literal["best", "last"] | int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -30,7 +31,10 @@ def _plan_as_text(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[LoopPlan]
 
 def parse_options(kind: type[Options], arguments: list[str], prog: str, **options: Any) -> Options:
     """Fill a dataclass from the command line; its docstrings are the help."""
-    return tyro.cli(kind, args=arguments, prog=prog, registry=registry, config=(tyro.conf.AvoidSubcommands,), **options)
+    config = (tyro.conf.AvoidSubcommands,)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The field `task` is annotated", UserWarning)  # None with text: see its field
+        return tyro.cli(kind, args=arguments, prog=prog, registry=registry, config=config, **options)
 
 
 def choose(arguments: list[str], usage: str, what: str, allowed: Sequence[str]) -> tuple[str, list[str]] | None:

@@ -220,7 +220,8 @@ def _report(name: str, proof: Proof, options: Options) -> None:
 def _compare(directory: Path, seed: int) -> int:
     run = Run.load(directory)
     if not isinstance(run.config.task, PHop):
-        raise InputError(f"compare={directory}: a run of task {run.config.task.name}; allowed is one of task phop")
+        trained_on = f"task {run.config.task.name}" if run.config.task else "text"
+        raise InputError(f"compare={directory}: a run of {trained_on}; allowed is one of task phop")
     model = run.load_model("best")
     comparison = phop.compare(model, run.config.task, seed=seed)
     Console().print(comparison_table(comparison, str(directory)))

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import sys
+import tempfile
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
 from loopt.commands.parsing import choose, first_line, parse_options
 from loopt.plan import InputError
 from loopt.runs import TrainConfig, read_config
+from loopt.text.index import INDEX, UNFINISHED
+from loopt.text.prepare import Settings, prepare
+from loopt.text.sources import Corpus
+from loopt.text.tokenizer import train_tokenizer
 from loopt.training import Outcome, Session, presets, train
+
+WORDS, VALIDATION = 2048, 0.1
+"""For text that comes as files: a small vocabulary, and a share held out that also few documents can give."""
 
 USAGE = """\
 usage: loopt train PRESET [options]
@@ -24,6 +34,11 @@ Train a model. The same command on the same --run goes on where it was stopped o
 `loopt train PRESET --help` lists every setting; for example:
 
   loopt train phop-cpu --model.plan 2x2 --optim.lr 3e-3 --run runs/two-by-two --time-limit 60
+  loopt train lm-cpu --data examples/persuasion
+  torchrun --nproc-per-node 8 -m loopt train lm-1b --model.plan 4x6 --data data/pile --parallel fsdp
+
+A language model's --data is a directory that `loopt data prepare` made. Files of text will do too: they are prepared
+first, with a tokenizer of {words} words trained on them.
 """
 
 
@@ -42,7 +57,8 @@ def main(arguments: list[str]) -> int:
         source, rest = Path(arguments[1]), arguments[2:]
         prog, default = f"loopt train --from {source}", Options(source.parent, read_config(source), Session())
     else:
-        usage = USAGE.format(presets="\n".join(f"  {n:10} {first_line(p)}" for n, p in presets.PRESETS.items()))
+        lines = "\n".join(f"  {name:10} {first_line(preset)}" for name, preset in presets.PRESETS.items())
+        usage = USAGE.format(presets=lines, words=WORDS)
         chosen = choose(arguments, usage, "preset", list(presets.PRESETS))
         if chosen is None:
             return 0
@@ -52,12 +68,40 @@ def main(arguments: list[str]) -> int:
     example = f"{prog} --model.plan 2x2 --optim.lr 3e-3 --run runs/two-by-two --time-limit 60"
     description = f"Train a model, or go on with a run that was stopped. For example:\n\n{example}"
     options = parse_options(Options, rest, prog, default=default, description=description)
-    outcome = train(options.config, options.run, options.session)
+    outcome = train(_with_data(options.config, options.run), options.run, options.session)
+    if int(os.environ.get("RANK", 0)) > 0:  # the first rank speaks for all
+        return 128 + outcome.signal if outcome.signal else 0
     if not outcome.finished:
         return report_stop(outcome, options.run)
-    accuracy, examples = outcome.result["accuracy"], outcome.result["test_examples"]
-    print(f"{options.run}: {outcome.reason}, step {outcome.step}; accuracy {accuracy:.2%} on {examples} test examples")
+    print(f"{options.run}: {outcome.reason}, step {outcome.step}; {_figure(outcome.result)}")
     return 0
+
+
+def _figure(result: dict[str, Any]) -> str:
+    if "perplexity" in result:
+        return f"perplexity {result['perplexity']:.2f} on {result['test_tokens']:,} tokens of held-out text"
+    return f"accuracy {result['accuracy']:.2%} on {result['test_examples']} test examples"
+
+
+def _with_data(config: TrainConfig, run: Path) -> TrainConfig:
+    """The config with its text prepared: as it is, or from files of text, beside the run."""
+    if config.task is not None:
+        return config
+    if config.data is None:
+        raise InputError("data: which text? Give a directory that `loopt data prepare` made, or files of text")
+    source, prepared = config.data, run.parent / f"{run.name}-data"
+    if (Path(source) / INDEX).exists() or (Path(source) / UNFINISHED).exists():
+        return config
+    if not (prepared / INDEX).exists():
+        if "RANK" in os.environ:
+            raise InputError(f"data={source}: with several ranks, prepare it first with `loopt data prepare`")
+        print(f"preparing {source} in {prepared}", file=sys.stderr)
+        tokenizer = train_tokenizer((text.text for text, _ in Corpus.find([source], "text").documents()), WORDS)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "tokenizer.json"
+            file.write_text(tokenizer.text, encoding="utf-8")
+            prepare(Settings((source,), str(file), validation=VALIDATION), prepared, workers=1)
+    return replace(config, data=str(prepared))
 
 
 def report_stop(outcome: Outcome, where: Path) -> int:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from loopt.runs.files import RunError, explained, sync
 
-FORMAT = 1
+FORMAT = 2
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
 TEMPORARY = ".tmp-"
 
@@ -33,7 +35,10 @@ class CheckpointError(RunError):
 @dataclass(frozen=True)
 class Best:
     step: int
-    accuracy: float
+    score: float
+    """The higher, the better: of a task its accuracy, of a language model its loss with a minus."""
+    shown: str
+    """The same, as a person wants to see it."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class TrainState:
     metrics_bytes: int
     """How much of metrics.jsonl had been written."""
     best: Best | None
-    """The evaluation with the highest validation accuracy so far."""
+    """The best evaluation so far."""
     seconds: float
     """Time spent training so far, over all sessions."""
 
@@ -137,13 +142,22 @@ def read_state(path: Path) -> tuple[TrainState, dict[str, Any]]:
 def load_weights(directory: Path, step: int, model: torch.nn.Module) -> None:
     """Put a checkpoint's weights into ``model``, which must have exactly these."""
     path = directory / name_of(step) / WEIGHTS
-    tensors = _load(path)
+    put_weights(model, _load(path), str(path))
+
+
+@torch.no_grad()
+def put_weights(model: torch.nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
+    """Whole tensors into a model that may be sharded."""
     expected = model.state_dict()
     for name in sorted(expected.keys() | tensors.keys()):
         found, wanted = _describe(tensors.get(name)), _describe(expected.get(name))
         if found != wanted:
-            raise CheckpointError(f"{path}: {name} is {found}, the model's is {wanted}")
-    model.load_state_dict(tensors)
+            raise CheckpointError(f"{where}: {name} is {found}, the model's is {wanted}")
+    for name, weight in expected.items():
+        tensor = tensors[name].to(weight.device)
+        if isinstance(weight, DTensor):
+            tensor = distribute_tensor(tensor, weight.device_mesh, weight.placements)
+        weight.copy_(tensor)
 
 
 def load_optimizer(directory: Path, step: int) -> dict[str, Tensor]:

@@ -11,7 +11,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from loopt import tasks
 from loopt.model import ConfigError
 from loopt.plan import LoopPlan, PlanError
-from loopt.runs.config import ADDED_LATER, TrainConfig
+from loopt.runs.config import ADDED_LATER, PLACE, TrainConfig
+
+PLACES = {field.name for field in dataclasses.fields(TrainConfig) if field.metadata == PLACE}
 
 
 def to_json(config: TrainConfig) -> dict[str, Any]:
@@ -27,13 +29,13 @@ def from_json(data: Any) -> TrainConfig:
 def fingerprint(config: TrainConfig) -> str:
     """A short hash of everything that decides the run's result. Hashed as it will be read back, where lr=1 is 1.0, and
     without the fields added later that are at their default, as if they had never been added."""
-    read_back = _encode(from_json(to_json(config)), leave_out=ADDED_LATER)
+    read_back = _encode(from_json(to_json(config)), for_hashing=True)
     return hashlib.sha256(json.dumps(read_back, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def differences(old: TrainConfig, new: TrainConfig) -> list[str]:
     """Each field in which two configs differ, as ``optim.lr=0.001, now 0.002``."""
-    before, after = _flatten(to_json(old)), _flatten(to_json(new))
+    before, after = (_flatten({k: v for k, v in to_json(one).items() if k not in PLACES}) for one in (old, new))
     return [
         f"{name}={before.get(name)}, now {after.get(name)}"
         for name in sorted(before.keys() | after.keys())
@@ -48,18 +50,24 @@ def _flatten(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _encode(value: Any, leave_out: dict[str, bool] | None = None) -> Any:
-    """As plain values; fields with the metadata ``leave_out`` only where they differ from their default."""
+def _encode(value: Any, for_hashing: bool = False) -> Any:
     if isinstance(value, LoopPlan):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {
-            field.name: _encode(getattr(value, field.name), leave_out)
+            field.name: _encode(getattr(value, field.name), for_hashing)
             for field in dataclasses.fields(value)
-            if leave_out is None or field.metadata != leave_out or getattr(value, field.name) != field.default
+            if not for_hashing or _is_hashed(field, getattr(value, field.name))
         }
         return {"name": value.name, **fields} if isinstance(value, tasks.Task) else fields
     return list(value) if isinstance(value, tuple) else value
+
+
+def _is_hashed(field: dataclasses.Field[Any], value: Any) -> bool:
+    if field.metadata == ADDED_LATER:
+        made = field.default_factory
+        return bool(value != (field.default if made is dataclasses.MISSING else made()))
+    return field.metadata != PLACE
 
 
 def _decode(kind: Any, value: Any, where: str) -> Any:
@@ -69,6 +77,8 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
         except PlanError as error:
             raise ConfigError(f"{where}: {error}") from None
     if kind is tasks.Task:
+        if value is None:
+            return None
         settings = dict(_expect(dict, value, where))
         name = settings.pop("name", None)
         if not isinstance(name, str) or name not in tasks.registry:
@@ -100,7 +110,7 @@ def _decode_fields(kind: Any, data: dict[str, Any], where: str) -> Any:
     for name in data.keys() - fields.keys():
         raise ConfigError(f"{where}.{name}: no such field; allowed are {', '.join(fields)}")
     for name in fields.keys() - data.keys():
-        if fields[name].metadata != ADDED_LATER:
+        if fields[name].metadata not in (ADDED_LATER, PLACE):
             raise ConfigError(f"{where}.{name}: missing")
     return kind(**{name: _decode(hints[name], value, f"{where}.{name}") for name, value in data.items()})
 

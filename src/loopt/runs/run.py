@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -96,7 +97,7 @@ class Run:
         return self._checked(steps[-1]) if steps else None
 
     def find(self, which: Literal["best", "last"] | int) -> TrainState:
-        """The checkpoint of a step, the last one, or the one with the best validation accuracy, checked."""
+        """The checkpoint of a step, the last one, or the best one by validation, checked."""
         steps = checkpoint.steps_in(self.checkpoints)
         if not steps:
             raise CheckpointError(f"run {self.directory} has no checkpoint yet")
@@ -129,13 +130,19 @@ class Run:
                     return f"The newest intact one before it is of step {step}: delete {doomed} to go on from there"
         return f"There is no intact one before it: delete {self.checkpoints} to begin again"
 
-    def save(self, model: LoopedTransformer, optimizer: dict[str, Tensor], state: TrainState) -> None:
-        """Keep a checkpoint, and of the older ones only the last and the best of each that is kept."""
+    def save(
+        self,
+        weights: dict[str, Tensor],
+        optimizer: dict[str, Tensor],
+        state: TrainState,
+        keep: Collection[int] = (),
+    ) -> None:
+        """Keep a checkpoint, and of the older ones only the last, the best of each that is kept, and these steps'."""
         if state.step in checkpoint.steps_in(self.checkpoints):
             return
-        checkpoint.save(self.checkpoints, model.state_dict(), optimizer, state)
+        checkpoint.save(self.checkpoints, weights, optimizer, state)
         steps = checkpoint.steps_in(self.checkpoints)
-        needed = self._with_bests(steps[-KEEP_LAST:])
+        needed = self._with_bests(steps[-KEEP_LAST:]) | set(keep)
         with explained(f"delete old checkpoints in {self.checkpoints}"):
             for step in steps:
                 if step not in needed:
@@ -151,8 +158,8 @@ class Run:
         return needed
 
     def load_model(self, which: Literal["best", "last"] | int = "best") -> LoopedTransformer:
-        model = LoopedTransformer(self.config.model)
         step = self.find(which).step
+        model = LoopedTransformer(replace(self.config.model, plan=self.config.plan_of_checkpoint(step)))
         with self.advising(step):
             checkpoint.load_weights(self.checkpoints, step, model)
         return model

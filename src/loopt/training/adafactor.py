@@ -7,7 +7,6 @@ Nothing here reads a tensor's value on the host, so ``step`` can be captured in 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +29,7 @@ class Adafactor(torch.optim.Optimizer):
         clip_threshold: float = 1.0,
         weight_decay: float = 0.0,
         scale_parameter: bool = True,
+        compiled: bool = False,
     ) -> None:
         _require(lr.ndim == 0 if isinstance(lr, Tensor) else lr >= 0, "lr", lr, "0 or more, or a 0-dim tensor")
         _require(beta2_decay < 0, "beta2_decay", beta2_decay, "less than 0")
@@ -45,6 +45,7 @@ class Adafactor(torch.optim.Optimizer):
             "scale_parameter": scale_parameter,
         }
         super().__init__(params, options)
+        self._update = _compiled_update if compiled else _update
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -55,38 +56,60 @@ class Adafactor(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    _update(parameter, parameter.grad, self.state[parameter], group)
+                    state = self.state[parameter]
+                    if not state:
+                        state |= _first_state(parameter)
+                    options = {name: value for name, value in group.items() if name != "params"}
+                    self._update(parameter, parameter.grad, state, **options)
         return loss
 
 
-def _update(parameter: nn.Parameter, grad: Tensor, state: dict[str, Tensor], options: dict[str, Any]) -> None:
+def _first_state(parameter: nn.Parameter) -> dict[str, Tensor]:
+    square = torch.zeros_like(parameter, dtype=torch.promote_types(parameter.dtype, torch.float32))
+    state = {"step": torch.zeros((), dtype=torch.float32, device=parameter.device)}
+    if parameter.ndim >= 2:
+        return state | {"row_var": _mean(square, -1), "col_var": _mean(square, -2)}
+    return state | {"variance": square}
+
+
+def _update(
+    parameter: nn.Parameter,
+    grad: Tensor,
+    state: dict[str, Tensor],
+    lr: float | Tensor,
+    beta2_decay: float,
+    eps: tuple[float, float],
+    clip_threshold: float,
+    weight_decay: float,
+    scale_parameter: bool,
+) -> None:
     dtype = torch.promote_types(parameter.dtype, torch.float32)
     weights, grad = parameter.to(dtype), grad.to(dtype)
-    lr, (grad_eps, scale_eps) = options["lr"], options["eps"]
+    grad_eps, scale_eps = eps
 
-    if "step" not in state:
-        state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
     state["step"].add_(1)
-    newest = state["step"].to(dtype) ** options["beta2_decay"]  # 1 - beta2_t, the share of this step's gradient
+    newest = state["step"].to(dtype) ** beta2_decay  # 1 - beta2_t, the share of this step's gradient
 
     square = grad.square() + grad_eps
     if grad.ndim >= 2:
-        row = _running_mean(state, "row_var", _mean(square, -1), newest)  # [..., n, 1]
-        col = _running_mean(state, "col_var", _mean(square, -2), newest)  # [..., 1, m]
+        row = _running_mean(state["row_var"], _mean(square, -1), newest)  # [..., n, 1]
+        col = _running_mean(state["col_var"], _mean(square, -2), newest)  # [..., 1, m]
         # Two square roots rather than one of row * col, which underflows where gradients are zero.
         update = grad * (row / _mean(row, -2)).rsqrt() * col.rsqrt()
     else:
-        update = grad * _running_mean(state, "variance", square, newest).rsqrt()
+        update = grad * _running_mean(state["variance"], square, newest).rsqrt()
 
-    update = update / (_rms(update) / options["clip_threshold"]).clamp(min=1.0)
-    scale = _rms(weights).clamp(min=scale_eps) if options["scale_parameter"] else 1.0
-    parameter.copy_(weights * (1 - lr * options["weight_decay"]) - update * (lr * scale))
+    update = update / (_rms(update) / clip_threshold).clamp(min=1.0)
+    scale = _rms(weights).clamp(min=scale_eps) if scale_parameter else 1.0
+    parameter.copy_(weights * (1 - lr * weight_decay) - update * (lr * scale))
 
 
-def _running_mean(state: dict[str, Tensor], key: str, sample: Tensor, newest: Tensor) -> Tensor:
-    if key not in state:
-        state[key] = torch.zeros_like(sample)
-    return state[key].copy_(state[key] + (sample - state[key]) * newest)
+_compiled_update = torch.compile(_update)
+"""The same in a few kernels."""
+
+
+def _running_mean(mean: Tensor, sample: Tensor, newest: Tensor) -> Tensor:
+    return mean.copy_(mean + (sample - mean) * newest)
 
 
 def _mean(x: Tensor, dim: int) -> Tensor:

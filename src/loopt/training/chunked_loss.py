@@ -54,9 +54,10 @@ def chunked_loss(
             loss: Tensor = _ChunkedLoss.apply(x, readout, targets, weights, dtype, rows, compiled)
             return loss
         x, readout = x.to(dtype), readout.to(dtype)
-        measure = _compiled(_loss) if compiled else _loss
-        parts = zip(x.split(rows), targets.split(rows), weights.split(rows), strict=True)
-        return torch.stack([measure(F.linear(some, readout), *labels) for some, *labels in parts]).sum()
+        measure = _compiled(_log_probabilities) if compiled else _log_probabilities
+        parts = zip(x.split(rows), targets.split(rows), strict=True)
+        found = [measure(F.linear(some, readout), wanted) for some, wanted in parts]
+        return -(torch.cat(found) * weights).sum()
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -75,17 +76,19 @@ class _ChunkedLoss(torch.autograd.Function):
         x, readout = x.to(dtype), readout.to(dtype)
         grad_x = torch.empty_like(x)  # [N, D]
         grad_readout = torch.empty_like(readout, dtype=torch.promote_types(dtype, torch.float32))  # [V, D]
-        measure = _compiled(_loss_then_gradient) if compiled else _loss_then_gradient
-        losses = []
+        measure = _compiled(_turn_into_gradient) if compiled else _turn_into_gradient
+        found = []
         for start in range(0, len(x), rows):
             here = slice(start, start + rows)
             logits = F.linear(x[here], readout)  # [rows, V]
-            losses.append(measure(logits, targets[here], weights[here]))  # the logits are now their gradient
+            found.append(measure(logits, targets[here], weights[here]))
+            # Where the target is, (p - 1) · weight; written from outside, since a compiler would copy the chunk for it.
+            logits.scatter_(1, targets[here, None], (found[-1].expm1() * weights[here])[:, None].to(dtype))
             torch.mm(logits, readout, out=grad_x[here])
             _add_product(grad_readout, logits, x[here], start > 0)
             del logits  # before the next are made
         ctx.save_for_backward(grad_x, grad_readout)
-        return torch.stack(losses).sum()
+        return -(torch.cat(found) * weights).sum()
 
     @staticmethod
     @once_differentiable
@@ -96,24 +99,20 @@ class _ChunkedLoss(torch.autograd.Function):
         return (grad_x * grad).to(of_x), grad_readout.mul_(grad).to(of_readout), *[None] * 5
 
 
-def _loss(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """The weighted sum of the cross-entropies of logits [N, V]."""
-    scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
+def _log_probabilities(logits: Tensor, targets: Tensor) -> Tensor:
+    """Of the targets [N] under logits [N, V]."""
+    exact = torch.promote_types(logits.dtype, torch.float32)
+    return logits.log_softmax(1, dtype=exact).gather(1, targets[:, None])[:, 0]
+
+
+def _turn_into_gradient(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """Overwrite the logits [N, V] with probability · weight, which is their gradient but at the targets; the log of the
+    targets' own probabilities [N]."""
+    exact = torch.promote_types(logits.dtype, torch.float32)
+    scores = logits.log_softmax(1, dtype=exact)
     wanted = scores.gather(1, targets[:, None])[:, 0]
-    return ((scores.logsumexp(1) - wanted) * weights).sum()
-
-
-def _loss_then_gradient(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """What ``_loss`` is; the logits are overwritten with its gradient."""
-    scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    wanted = scores.gather(1, targets[:, None])  # [N, 1]
-    highest = scores.amax(1, keepdim=True)
-    powers = (scores - highest).exp().sum(1, keepdim=True).log() + highest  # [N, 1]: log of the sum of powers
-    loss = ((powers - wanted)[:, 0] * weights).sum()
-    hit = torch.arange(logits.shape[1], device=logits.device) == targets[:, None]
-    # The powers again: to keep those of before would take a chunk of float32.
-    logits.copy_(((scores - powers).exp() - hit.to(scores.dtype)) * weights[:, None])
-    return loss
+    logits.copy_(scores.exp() * weights[:, None])
+    return wanted
 
 
 def _add_product(total: Tensor, grad: Tensor, x: Tensor, keep: bool) -> None:

@@ -35,7 +35,7 @@ def learning_rate(step: int, total_steps: int, peak: float, warmup_steps: int) -
     return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup_steps) / (total_steps - warmup_steps)))
 
 
-def build_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
+def build_optimizers(model: nn.Module, config: OptimConfig, compiled: bool = False) -> list[Optimizer]:
     """The optimizers that share the model's parameters out among them; step all of them."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     # A tensor, so that a captured CUDA graph reads the rate that set_lr last put there.
@@ -43,7 +43,7 @@ def build_optimizers(model: nn.Module, config: OptimConfig) -> list[Optimizer]:
     match config.name:
         case "adafactor":
             groups = _decay_groups((p for _, p in named), config.weight_decay)
-            return [Adafactor(groups, lr=lr, scale_parameter=config.scale_parameter)]
+            return [Adafactor(groups, lr=lr, scale_parameter=config.scale_parameter, compiled=compiled)]
         case "adamw":
             return [_adamw([p for _, p in named], config)]
         case "muon":

@@ -41,4 +41,76 @@ def phop_cpu() -> TrainConfig:
     )
 
 
-PRESETS: dict[str, Callable[[], TrainConfig]] = {"phop-cpu": phop_cpu, "phop": phop}
+def lm_1b() -> TrainConfig:
+    """the paper's language model: 24 layers, d=2048, 1280 tokens, batch 512, 400k steps (1.36B parameters)
+
+    The paper names the shape, the batch, the peak learning rate and the cosine. Not stated, and chosen here: Adafactor,
+    the warm-up, a gated feed-forward, an untied readout and a vocabulary of 50,304, which together come to 1.36 billion
+    parameters where its appendix speaks of 1.5.
+    """
+    return _lm(d_model=2048, n_heads=32, d_ff=5120)
+
+
+def lm_350m() -> TrainConfig:
+    """the same shape at d=1024 (392M parameters)"""
+    return _lm(d_model=1024, n_heads=16, d_ff=2560)
+
+
+def lm_75m() -> TrainConfig:
+    """the same shape at d=512 (124M parameters, of which 72M in the layers)"""
+    return _lm(d_model=512, n_heads=8, d_ff=1280)
+
+
+def lm_10m() -> TrainConfig:
+    """the same shape at d=192 (30M parameters, of which 10M in the layers)"""
+    return _lm(d_model=192, n_heads=3, d_ff=480)
+
+
+def _lm(d_model: int, n_heads: int, d_ff: int) -> TrainConfig:
+    return TrainConfig(
+        task=None,  # type: ignore[arg-type]
+        model=ModelConfig(
+            plan=LoopPlan.parse("24x1"),
+            d_model=d_model,
+            n_heads=n_heads,
+            d_ff=d_ff,
+            vocab_size=50_304,
+            max_len=1280,
+            feed_forward="swiglu",
+        ),
+        optim=OptimConfig(name="adafactor", lr=1e-2, warmup_steps=2000),
+        steps=400_000,
+        batch_size=512,
+        log_every=10,
+        eval_every=2000,
+        eval_examples=512,
+        test_examples=4096,
+    )
+
+
+def lm_cpu() -> TrainConfig:
+    """a language model for a laptop: 2 layers of d=128 looped 3 times, on a small text, in minutes"""
+    return TrainConfig(
+        task=None,  # type: ignore[arg-type]
+        model=ModelConfig(
+            plan=LoopPlan.parse("2x3"), d_model=128, n_heads=4, d_ff=320, max_len=128, feed_forward="swiglu"
+        ),
+        optim=OptimConfig(name="adamw", lr=3e-3, warmup_steps=50, weight_decay=0.1),
+        steps=300,
+        batch_size=16,
+        log_every=10,
+        eval_every=50,
+        eval_examples=64,
+        test_examples=1000,
+    )
+
+
+PRESETS: dict[str, Callable[[], TrainConfig]] = {
+    "phop-cpu": phop_cpu,
+    "phop": phop,
+    "lm-cpu": lm_cpu,
+    "lm-10m": lm_10m,
+    "lm-75m": lm_75m,
+    "lm-350m": lm_350m,
+    "lm-1b": lm_1b,
+}

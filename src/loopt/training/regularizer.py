@@ -23,10 +23,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,32 +33,9 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from loopt.model import ConfigError, Layer, LoopedTransformer
+from loopt.model import Layer, LoopedTransformer
+from loopt.runs.config import RegularizerConfig, RegularizerKind
 from loopt.similarity import Groups, layer_groups
-
-Kind = Literal["cosine", "l2"]
-
-
-@dataclass(frozen=True)
-class RegularizerConfig:
-    block: int
-    """k: layers in a block; layer i is drawn towards layer i + k."""
-    weight: float
-    """λ; 0 changes nothing. The paper's strong setting is 10."""
-    kind: Kind = "cosine"
-    """cosine is the paper's; l2 pulls the sizes together as well."""
-
-    def __post_init__(self) -> None:
-        _require(self.block >= 1, "block", self.block, "1 or more")
-        _require(math.isfinite(self.weight) and self.weight >= 0, "weight", self.weight, "0 or more")
-        _require(self.kind in get_args(Kind), "kind", self.kind, " | ".join(get_args(Kind)))
-
-    def check(self, layers: int) -> None:
-        """Refuse a block that a model with so many distinct layers is not made of, twice at least."""
-        smaller = [k for k in range(1, layers) if layers % k == 0]
-        choice = " | ".join(map(str, smaller)) or "nothing"
-        allowed = f"{choice}, to divide the model's {layers} distinct layers and leave some to compare"
-        _require(self.block in smaller, "block", self.block, allowed)
 
 
 def add_regularizer_gradient(
@@ -115,7 +90,7 @@ def _multiply(chain: list[Tensor]) -> Tensor:
     return rows.flatten(1).sum(1)
 
 
-def _factors(squares: Tensor, dots: Tensor, kind: Kind) -> Tensor:
+def _factors(squares: Tensor, dots: Tensor, kind: RegularizerKind) -> Tensor:
     """What the gradient of -Σ similarity takes of each matrix itself and, as what is subtracted, of each neighbour."""
     if kind == "cosine":
         first, second = _inverse(squares[:, :-1]), _inverse(squares[:, 1:])  # 1 / |a|² and 1 / |b|²
@@ -170,8 +145,3 @@ def _sum_over_shards(products: Tensor, parameter: Tensor) -> None:
         for dimension, placement in enumerate(parameter.placements):
             if placement.is_shard():
                 dist.all_reduce(products, group=parameter.device_mesh.get_group(dimension))
-
-
-def _require(holds: bool, field: str, value: object, allowed: str) -> None:
-    if not holds:
-        raise ConfigError(f"regularizer.{field}={value}: allowed is {allowed}")

@@ -1,4 +1,4 @@
-"""One training step: make the examples, forward, backward, clip, update.
+"""One training step: the gradient of the next batch, clipped, and the update; on a task, with the examples made here.
 
 All of it is tensors: the indices of the examples, the learning rate and whether something went wrong are computed where
 the model is. So the whole step can be captured in a CUDA graph, and the host waits for it only when it wants to know.
@@ -6,12 +6,15 @@ the model is. So the whole step can be captured in a CUDA graph, and the host wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from loopt.model import LoopedTransformer
@@ -19,6 +22,8 @@ from loopt.runs import TrainConfig
 from loopt.tasks import IGNORE, Batch, Task
 from loopt.tasks.random_bits import Stream, TensorStream
 from loopt.training.optim import learning_rate, set_lr
+from loopt.training.parallel import whole
+from loopt.training.regularizer import add_regularizer_gradient
 
 WARM_UP = 3
 """Steps to run as usual before a CUDA graph is captured: compilation and optimizer state have to come first."""
@@ -39,6 +44,84 @@ class StepReport:
     lr: float
 
 
+class Step(ABC):
+    """Trains on the next batch each time it is called; ``report`` tells how that went."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        model: LoopedTransformer,
+        optimizers: Sequence[Optimizer],
+        done: int = 0,
+        compiled: bool = False,
+    ) -> None:
+        self.config, self.model, self.optimizers, self.compiled = config, model, optimizers, compiled
+        self.device = device = model.token_embedding.weight.device
+        optim, steps = config.optim, range(config.steps)
+        rates = [learning_rate(step, config.steps, optim.lr, optim.warmup_steps) for step in steps]
+        self.schedule = torch.tensor(rates, dtype=torch.float32, device=device)  # [steps]
+        self.done = torch.tensor([done], device=device)  # [1]
+        self.next = done  # the same number, where the host can see it
+        self.failed_at = torch.tensor([-1], device=device)  # [1]: the first step that was not finite
+        self.figures = torch.zeros(3, device=device)  # [3]: loss, gradient norm, learning rate
+        self.cosines: dict[str, Tensor] = {}  # with a regularizer, of blocks, by parameter group
+
+    @abstractmethod
+    def gradient(self, loops: int | None) -> Tensor:
+        """Leave the gradient of the next batch's loss in the parameters, whose gradients are none; that loss."""
+
+    def __call__(self) -> None:
+        """Start the next step; on an accelerator it is only queued, and ``report`` waits for it."""
+        self.launch(self.loops_of_next())
+        self.next += 1
+
+    def loops_of_next(self) -> int | None:
+        counts = self.config.loop_counts
+        return counts.count_at(self.next, self.config.seed) if counts.active else None
+
+    def launch(self, loops: int | None) -> None:
+        self.run(loops)
+
+    def run(self, loops: int | None) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        lr = self.schedule.gather(0, self.done)[0] * (self.failed_at[0] < 0)  # zero from a failure on
+        loss = self.gradient(loops)
+        if self.config.regularizer.active:
+            self.cosines = add_regularizer_gradient(self.model, self.config.regularizer, self.compiled)
+        grad_norm, finite = update(self.model.parameters(), self.optimizers, loss, lr, self.config.optim.clip_norm)
+        figures = torch.stack((loss, grad_norm, lr))
+        self.figures.copy_(torch.where(self.failed_at < 0, figures, self.figures))  # of the failed step, not after it
+        self.failed_at.copy_(torch.where(finite | (self.failed_at >= 0), self.failed_at, self.done))
+        self.done += 1
+
+    def report(self) -> StepReport:
+        """Wait for the last step and tell how it went; NonFiniteError where one since the last report went wrong."""
+        failed_at = int(self.failed_at)
+        loss, grad_norm, lr = self.figures.tolist()
+        if failed_at >= 0:
+            raise NonFiniteError(failed_at + 1, loss, grad_norm)
+        return StepReport(loss, grad_norm, lr)
+
+
+def update(
+    parameters: Iterable[Tensor], optimizers: Sequence[Optimizer], loss: Tensor, lr: Tensor, clip_norm: float
+) -> tuple[Tensor, Tensor]:
+    """Clip the gradient and take a step; the gradient's norm, and whether it and the loss are finite. Where they are
+    not, nothing moves."""
+    parameters = [parameter for parameter in parameters if parameter.grad is not None]
+    grad_norm = whole(torch.nn.utils.clip_grad_norm_(parameters, clip_norm))
+    finite = loss.isfinite() & grad_norm.isfinite()
+    for parameter in parameters:  # zero times not-a-number is not zero, so a zero learning rate alone does not do
+        grad = parameter.grad
+        assert grad is not None
+        (grad.to_local() if isinstance(grad, DTensor) else grad).masked_fill_(~finite, 0.0)
+    set_lr(optimizers, lr * finite)
+    for optimizer in optimizers:
+        optimizer.step()
+    return grad_norm, finite
+
+
 Head = Callable[[LoopedTransformer, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -48,34 +131,15 @@ def weighted_loss(model: LoopedTransformer, x: Tensor, targets: Tensor, weights:
     return (losses * weights.flatten()).sum()
 
 
-def train_step(
+def backward(
     model: LoopedTransformer,
-    optimizers: Sequence[Optimizer],
     batches: Sequence[Batch],
-    lr: Tensor,
-    clip_norm: float,
     answer_weight: float = 0.0,
+    loops: int | None = None,
     head: Head = weighted_loss,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Update the model on the batches, taken as one; the loss, the gradient's norm, and whether both are finite.
-    Where they are not, nothing moves. ``head`` may be ``weighted_loss`` compiled."""
-    for optimizer in optimizers:
-        optimizer.zero_grad(set_to_none=True)
-    loss = _backward(model, batches, answer_weight, head)
-    parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
-    grad_norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
-    finite = loss.isfinite() & grad_norm.isfinite()
-    for parameter in parameters:  # zero times not-a-number is not zero, so a zero learning rate alone does not do
-        parameter.grad = torch.where(finite, parameter.grad, 0.0)  # type: ignore[arg-type]
-    set_lr(optimizers, lr * finite)
-    for optimizer in optimizers:
-        optimizer.step()
-    return loss, grad_norm, finite
-
-
-def _backward(model: LoopedTransformer, batches: Sequence[Batch], answer_weight: float, head: Head) -> Tensor:
+) -> Tensor:
     """Leave the gradient of the loss over all batches; that loss: the mean over the supervised positions, and with
-    ``answer_weight`` as much of the mean over the answers."""
+    ``answer_weight`` as much of the mean over the answers. ``head`` may be ``weighted_loss`` compiled."""
     supervised = torch.stack([(batch.targets != IGNORE).sum() for batch in batches]).sum()
     asked = torch.stack([(batch.answers != IGNORE).sum() for batch in batches]).sum()
     losses = []
@@ -83,7 +147,7 @@ def _backward(model: LoopedTransformer, batches: Sequence[Batch], answer_weight:
         weights = (batch.targets != IGNORE) * ((1 - answer_weight) / supervised)  # [B, T]
         weights = weights + (batch.answers != IGNORE) * (answer_weight / asked)
         with torch.autocast("cuda", torch.bfloat16, enabled=batch.tokens.is_cuda):
-            loss = head(model, model.iterate(model.embed(batch.tokens)), batch.targets, weights)
+            loss = head(model, model.iterate(model.embed(batch.tokens), loops), batch.targets, weights)
         loss.backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
     return torch.stack(losses).sum()
@@ -98,8 +162,8 @@ def shares(batch_size: int, parts: int) -> list[int]:
     return [batch_size // parts + (part < batch_size % parts) for part in range(parts)]
 
 
-class TrainStep:
-    """Trains on the next batch each time it is called; ``report`` tells how that went."""
+class TaskStep(Step):
+    """Trains on a task, whose examples it makes. Captured, every number of loops has a graph of its own."""
 
     def __init__(
         self,
@@ -110,63 +174,44 @@ class TrainStep:
         compiled: bool = False,
         captured: bool = False,
     ) -> None:
-        self.config, self.model, self.optimizers = config, model, optimizers
-        self.device = device = model.token_embedding.weight.device
-        optim, steps = config.optim, range(config.steps)
-        rates = [learning_rate(step, config.steps, optim.lr, optim.warmup_steps) for step in steps]
-        self.schedule = torch.tensor(rates, dtype=torch.float32, device=device)  # [steps]
-        self.shares = shares(config.batch_size, len(config.task.parts))
-        self.done = torch.tensor([done], device=device)  # [1]
-        self.failed_at = torch.tensor([-1], device=device)  # [1]: the first step that was not finite
-        self.figures = torch.zeros(3, device=device)  # [3]: loss, gradient norm, learning rate
+        super().__init__(config, model, optimizers, done, compiled)
+        assert config.task is not None
+        self.parts = config.task.parts
+        self.shares = shares(config.batch_size, len(self.parts))
         self.draw: Callable[[Task, Tensor, Stream], Batch] = torch.compile(_draw) if compiled else _draw
-        self.streams = [self._stream(part) for part in config.task.parts]
+        self.streams = [self._stream(part) for part in self.parts]
         self.head: Head = torch.compile(weighted_loss) if compiled else weighted_loss
-        self.calls = 0
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.calls: Counter[int | None] = Counter()
+        self.graphs: dict[int | None, torch.cuda.CUDAGraph] = {}
         self.stream: torch.cuda.Stream | None = None  # of its own, so that several runs can share a device
         if captured:
-            self.stream = torch.cuda.Stream(device)
-            self.stream.wait_stream(torch.cuda.current_stream(device))
+            self.stream = torch.cuda.Stream(self.device)
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
-    def __call__(self) -> None:
-        """Start the next step; captured ones are queued, and only ``report`` waits for them."""
-        self.calls += 1
+    def launch(self, loops: int | None) -> None:
         if self.stream is None:
-            self._run()
+            self.run(loops)
             return
-        if self.graph is None and self.calls > WARM_UP:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph, stream=self.stream):
-                self._run()
+        self.calls[loops] += 1
+        if loops not in self.graphs and self.calls[loops] > WARM_UP:
+            self.graphs[loops] = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graphs[loops], stream=self.stream):
+                self.run(loops)
         with torch.cuda.stream(self.stream):
-            if self.graph is None:
-                self._run()
+            if loops in self.graphs:
+                self.graphs[loops].replay()
             else:
-                self.graph.replay()
+                self.run(loops)
 
     def report(self) -> StepReport:
-        """Wait for the last step and tell how it went; NonFiniteError where one since the last report went wrong."""
         if self.stream is not None:
             self.stream.synchronize()
-        failed_at = int(self.failed_at)
-        loss, grad_norm, lr = self.figures.tolist()
-        if failed_at >= 0:
-            raise NonFiniteError(failed_at + 1, loss, grad_norm)
-        return StepReport(loss, grad_norm, lr)
+        return super().report()
 
-    def _run(self) -> None:
-        parts = zip(self.config.task.parts, self.shares, self.streams, strict=True)
+    def gradient(self, loops: int | None) -> Tensor:
+        parts = zip(self.parts, self.shares, self.streams, strict=True)
         batches = [self._batch(part, count, stream) for part, count, stream in parts]
-        lr = self.schedule.gather(0, self.done)[0] * (self.failed_at[0] < 0)  # zero from a failure on
-        clip_norm, answer_weight = self.config.optim.clip_norm, self.config.answer_weight
-        loss, grad_norm, finite = train_step(
-            self.model, self.optimizers, batches, lr, clip_norm, answer_weight, self.head
-        )
-        figures = torch.stack((loss, grad_norm, lr))
-        self.figures.copy_(torch.where(self.failed_at < 0, figures, self.figures))  # of the failed step, not after it
-        self.failed_at.copy_(torch.where(finite | (self.failed_at >= 0), self.failed_at, self.done))
-        self.done += 1
+        return backward(self.model, batches, self.config.answer_weight, loops, self.head)
 
     def _stream(self, part: Task) -> TensorStream:
         one = torch.zeros(1, dtype=torch.int64, device=self.device)

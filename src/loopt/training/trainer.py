@@ -14,29 +14,29 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch.optim import Optimizer
+from torch import Tensor
 
 import loopt
 from loopt.devices import DeviceName, pick_device
-from loopt.evaluation import mean_score, score_tests
-from loopt.kernels import speed_up
 from loopt.model import LoopedTransformer
-from loopt.plan import InputError
+from loopt.plan import InputError, LoopPlan
 from loopt.runs import Best, Run, RunError, TrainConfig, TrainState, checkpoint, codec
-from loopt.training.optim import build_optimizers, load_optimizer_tensors, optimizer_tensors
+from loopt.training.optim import load_optimizer_tensors, optimizer_tensors
+from loopt.training.parallel import Parallel, Ranks, whole
 from loopt.training.progress import ProgressLines
-from loopt.training.step import NonFiniteError, StepReport, TrainStep
-from loopt.training.trackers import TrackerName, open_trackers
+from loopt.training.stacking import grow
+from loopt.training.step import NonFiniteError, StepReport
+from loopt.training.text_work import TextWork, open_data
+from loopt.training.trackers import Tracker, TrackerName, open_trackers
+from loopt.training.work import TaskWork, Work
 
-TIMING_FIELDS = ("seconds", "examples_per_second")
-"""Fields of metrics.jsonl that tell how long things took; all others are the same however often a run is killed."""
-
-EVALUATION_TOKENS = 2**18
+TIMING_FIELDS = ("seconds", "examples_per_second", "tokens_per_second", "tflops", "mfu", "peak_memory_gb")
+"""Fields of metrics.jsonl that tell how things went here; all others are the same however often a run is killed."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,14 @@ class Session:
     """Compile the layers and the sampler; auto does so on cuda, where it pays."""
     time_limit: float | None = None
     """Seconds after which to save and stop; the same command goes on from there."""
+    micro_batch: int | None = None
+    """Of text, sequences that a GPU works on at a time; none: its whole share of the batch. Fewer take less memory."""
+    recompute: bool = False
+    """Keep the states between loops only and compute the rest again in the backward pass: for large models."""
+    parallel: Parallel = "ddp"
+    """On several GPUs, started by torchrun: ddp has the whole model on each, fsdp a share of every weight."""
+    keep: tuple[int, ...] = ()
+    """Steps whose checkpoints are kept for good, besides the last and the best; one is made at each of them."""
     log: tuple[TrackerName, ...] = ()
     """Besides metrics.jsonl, log to tensorboard or wandb."""
     progress: bool = True
@@ -57,6 +65,10 @@ class Session:
     def __post_init__(self) -> None:
         if self.time_limit is not None and not self.time_limit >= 0:
             raise InputError(f"time_limit={self.time_limit}: allowed is 0 seconds or more")
+        if self.micro_batch is not None and self.micro_batch < 1:
+            raise InputError(f"micro_batch={self.micro_batch}: allowed is 1 or more")
+        if any(step < 1 for step in self.keep):
+            raise InputError(f"keep={self.keep}: allowed are steps, 1 or more")
 
 
 @dataclass(frozen=True)
@@ -103,50 +115,79 @@ def train_stepwise(
 ) -> Generator[None, None, Outcome]:
     """What ``train`` does, as a generator that gives way to others after every step."""
     device = pick_device(session.device)
-    run = Run.start(Path(directory), config.resolved())
+    ranks = Ranks.join(device)
+    if ranks.together and config.task is not None:
+        raise InputError(f"{ranks.size} ranks: a task trains on one; language models train on several")
+    if device.type == "cuda" and ranks.together:
+        device = torch.device("cuda", ranks.local)
+    config = resolve(config)
+    run = Run.start(Path(directory), config) if ranks.first else Run(Path(directory), config)
+    ranks.wait()  # until the first has made or checked the directory
     try:
         result = run.read_result()
         if result is not None:
             return Outcome(True, result["step"], "already finished", result)
-        return (yield from _Trainer(run, session, device, company).train(label or run.directory.name))
+        return (yield from _Trainer(run, session, device, company, ranks).train(label or run.directory.name))
     finally:
         run.close()
 
 
+def resolve(config: TrainConfig) -> TrainConfig:
+    """The config with all that it leaves to the task, or to the text, filled in and checked."""
+    if config.task is not None:
+        return config.resolved()
+    data = open_data(config)
+    data.sequences("train", max(1, config.model.max_len))
+    data.sequences("validation", max(1, config.model.max_len))
+    return config.resolved_for_text(data.vocab_size, data.fingerprint)
+
+
 class _Trainer:
-    def __init__(self, run: Run, session: Session, device: torch.device, company: Company) -> None:
-        self.run, self.config, self.session, self.device, self.company = run, run.config, session, device, company
+    def __init__(self, run: Run, session: Session, device: torch.device, company: Company, ranks: Ranks) -> None:
+        self.run, self.config, self.session, self.device = run, run.config, session, device
+        self.company, self.ranks = company, ranks
         self.began = self.charged_until = time.monotonic()
-        self.model = build_model(self.config, device)
-        compiled = session.compile == "on" or (session.compile == "auto" and device.type == "cuda")
-        if compiled:
-            speed_up(self.model)
-        self.optimizers: list[Optimizer] = build_optimizers(self.model, self.config.optim)
+        self.compiled = session.compile == "on" or (session.compile == "auto" and device.type == "cuda")
         self.best: Best | None = None
         self.step = 0
         self.seconds = 0.0
-        self._resume()
-        captured = device.type == "cuda"
-        self.update = TrainStep(self.config, self.model, self.optimizers, self.step, compiled, captured)
-
-    def _resume(self) -> None:
         state = self.run.resume_point()
+        if state:
+            self.step, self.best, self.seconds = state.step, state.best, state.seconds
+        self.logged_at, self.logged_seconds = self.step, self.seconds
+        self._build(self.config.plan_of_checkpoint(self.step))
         if state:
             with self.run.advising(state.step):
                 checkpoint.load_weights(self.run.checkpoints, state.step, self.model)
                 tensors = checkpoint.load_optimizer(self.run.checkpoints, state.step)
                 load_optimizer_tensors(self.model, self.optimizers, tensors)
-            self.step, self.best, self.seconds = state.step, state.best, state.seconds
-        self.run.open_metrics(keep_bytes=state.metrics_bytes if state else 0)
-        self.trackers = open_trackers(self.session.log, self.run.directory, codec.to_json(self.config), self.step)
+        self.trackers: list[Tracker] = []
+        if ranks.first:
+            self.run.open_metrics(keep_bytes=state.metrics_bytes if state else 0)
+            self.trackers = open_trackers(self.session.log, self.run.directory, codec.to_json(self.config), self.step)
+
+    def _build(self, plan: LoopPlan) -> None:
+        """The model with this plan, its optimizers, and what it is trained on."""
+        config = replace(self.config, model=replace(self.config.model, plan=plan))
+        self.model = build_model(config, self.device)
+        self.model.loop.recompute = self.session.recompute
+        self.work: Work
+        if config.task is not None:
+            self.work = TaskWork(config, self.model, self.step, self.compiled)
+        else:
+            session = self.session
+            self.work = TextWork(
+                config, self.model, self.step, self.compiled, self.ranks, session.parallel, session.micro_batch
+            )
+        self.optimizers = self.work.step.optimizers
 
     def train(self, label: str) -> Generator[None, None, Outcome]:
         config = self.config
-        accuracy = self.best.accuracy if self.best else None
-        self.line = self.company.lines.add(label, config.steps, self.step, accuracy)
+        self.line = self.company.lines.add(label, config.steps, self.step, self.best.shown if self.best else None)
         try:
             while self.step < config.steps and not self._solved():
-                self.update()
+                self._grow()
+                self.work.step()
                 self.step += 1
                 self._charge()
                 if self._due(config.log_every):
@@ -154,6 +195,9 @@ class _Trainer:
                 if self._due(config.eval_every):
                     self._report()
                     self._evaluate()
+                    self._save()
+                elif self.step in self.session.keep:
+                    self._report()
                     self._save()
                 elif self.device.type == "cpu":  # looking costs nothing here, and elsewhere the host would wait
                     self._report()
@@ -171,6 +215,17 @@ class _Trainer:
             for tracker in self.trackers:
                 tracker.close()
 
+    def _grow(self) -> None:
+        """With gradual stacking, go over to the deeper model when its time has come."""
+        stacking = self.config.stacking
+        if not stacking.active or self.work.step.config.model.plan == stacking.plan_at(self.step):
+            return
+        weights, optimizer = self._tensors()
+        before, after = len(self.model.loop.layers), stacking.layers_at(self.step)
+        self._build(stacking.plan_at(self.step))
+        checkpoint.put_weights(self.model, grow(weights, before, after, stacking.block), "grown model")
+        load_optimizer_tensors(self.model, self.optimizers, grow(optimizer, before, after, stacking.block))
+
     def _charge(self) -> None:
         """Count the time since the last step, or this run's share of it where others train beside it."""
         now = time.monotonic()
@@ -179,7 +234,7 @@ class _Trainer:
 
     def _report(self) -> StepReport:
         try:
-            return self.update.report()
+            return self.work.step.report()
         except NonFiniteError as error:
             raise self._diverged(error.step, str(error)) from None
 
@@ -197,81 +252,88 @@ class _Trainer:
 
     def _solved(self) -> bool:
         target = self.config.target_accuracy
-        return target is not None and self.best is not None and self.best.accuracy >= target
+        return target is not None and self.best is not None and self.best.score >= target
 
     def _signal(self) -> int | None:
         return self.company.caught[0] if self.company.caught else None
 
     def _why_stop(self) -> str:
-        if self.company.caught:
-            return f"stopped by {signal.Signals(self.company.caught[0]).name}"
+        """Why to stop now, which the first rank decides for all."""
         limit = self.session.time_limit
-        return "time limit" if limit is not None and time.monotonic() - self.began >= limit else ""
+        over = limit is not None and time.monotonic() - self.began >= limit
+        number = self.ranks.agree(self.company.caught[0] if self.company.caught else -1 if over else 0)
+        if number > 0 and not self.company.caught:
+            self.company.caught.append(number)
+        return f"stopped by {signal.Signals(number).name}" if number > 0 else "time limit" if number else ""
 
     def _log(self, report: StepReport) -> None:
-        config = self.config
         self._charge()
         values = {"loss": report.loss, "grad_norm": report.grad_norm, "lr": report.lr}
-        speed = self.step * config.batch_size / self.seconds
-        self.run.log({"step": self.step, **values, "seconds": self.seconds, "examples_per_second": speed})
+        values |= {f"cosine {group}": float(cosine) for group, cosine in self.work.step.cosines.items()}
+        steps, seconds = self.step - self.logged_at, self.seconds - self.logged_seconds
+        speed = self.work.speed(steps, max(seconds, 1e-9))
+        self.logged_at, self.logged_seconds = self.step, self.seconds
         self.line.speed(report.loss, speed)
+        if self.ranks.first:
+            self.run.log({"step": self.step, **values, "seconds": self.seconds, **speed})
         for tracker in self.trackers:
-            tracker.log(self.step, values | {"examples_per_second": speed})
+            tracker.log(self.step, values | speed)
 
     def _evaluate(self) -> None:
-        config = self.config
-        scores = score_tests(self.model, config.task, "validation", config.eval_examples, self._evaluation_batch())
-        score = mean_score(scores)
-        if not math.isfinite(score.loss):
-            raise self._diverged(self.step, f"validation loss {score.loss}")
-        if self.best is None or score.accuracy > self.best.accuracy:
-            self.best = Best(self.step, score.accuracy)
-        values = {"validation_accuracy": score.accuracy, "validation_loss": score.loss}
-        if len(scores) > 1:
-            values |= {f"validation_accuracy {name}": one.accuracy for name, one in scores.items()}
+        found = self.work.validate()
+        if not math.isfinite(found.values["validation_loss"]):
+            raise self._diverged(self.step, f"validation loss {found.values['validation_loss']}")
+        if self.best is None or found.score > self.best.score:
+            self.best = Best(self.step, found.score, found.shown)
         self._charge()
-        self.run.log({"step": self.step, **values, "seconds": self.seconds})
-        self.line.accuracy(score.accuracy)
+        self.line.measured(found.shown)
+        if self.ranks.first:
+            self.run.log({"step": self.step, **found.values, "seconds": self.seconds})
         for tracker in self.trackers:
-            tracker.log(self.step, values)
+            tracker.log(self.step, found.values)
+        self._charge()
+        self.logged_seconds = self.seconds  # what evaluating took is not training's
 
-    def _evaluation_batch(self) -> int:
-        """A GPU wants more at a time than a training batch may have."""
-        batch = self.config.batch_size
-        return batch if self.device.type == "cpu" else max(batch, EVALUATION_TOKENS // self.config.model.max_len)
+    def _tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Weights and optimizer state, each tensor in one piece."""
+        weights = {name: whole(tensor) for name, tensor in self.model.state_dict().items()}
+        optimizer = optimizer_tensors(self.model, self.optimizers)
+        return weights, {name: whole(tensor) for name, tensor in optimizer.items()}
 
     def _save(self) -> None:
-        optimizer = optimizer_tensors(self.model, self.optimizers)
-        for name, tensor in (self.model.state_dict() | optimizer).items():
+        weights, optimizer = self._tensors()
+        for name, tensor in (weights | optimizer).items():
             if not tensor.isfinite().all():
                 raise self._diverged(self.step, f"{name} is not finite")
-        state = TrainState(self.step, self.run.fingerprint, self.run.sync_metrics(), self.best, self.seconds)
-        self.run.save(self.model, optimizer, state)
+        if self.ranks.first:
+            state = TrainState(self.step, self.run.fingerprint, self.run.sync_metrics(), self.best, self.seconds)
+            self.run.save(weights, optimizer, state, self.session.keep)
+        self.ranks.wait()
 
     def _finish(self) -> dict[str, Any]:
         """Measure the best checkpoint on the test split, and write down the run's result."""
         config = self.config
         best = self.run.find("best")
+        plan = config.plan_of_checkpoint(best.step)
+        if plan != self.work.step.config.model.plan:
+            self._build(plan)
         checkpoint.load_weights(self.run.checkpoints, best.step, self.model)
-        scores = score_tests(self.model, config.task, "test", config.test_examples, self._evaluation_batch())
-        score = mean_score(scores)
+        found = self.work.test()
         self._charge()
         result = {
             "step": self.step,
-            "accuracy": score.accuracy,
-            "accuracies": {name: one.accuracy for name, one in scores.items()},
-            "loss": score.loss,
-            "test_examples": score.examples,
+            **found,
             "best_step": best.step,
-            "best_validation_accuracy": self.best.accuracy if self.best else None,
+            "best_validation": self.best.shown if self.best else "",
             "parameters": config.model.parameters(),
-            "flops": config.model.flops(config.task.length),
             "seconds": self.seconds,
             "config": self.run.fingerprint,
             "seed": config.seed,
             **environment(self.device),
         }
-        self.run.write_result(result)
+        if self.ranks.first:
+            self.run.write_result(result)
+        self.ranks.wait()
         return result
 
 

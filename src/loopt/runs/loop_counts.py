@@ -1,0 +1,94 @@
+"""A random number of loops at each training step, for models that are to be run for longer or shorter at inference.
+
+The number depends on the seed and the step alone, so that it is the same on every rank and after a restart.
+
+>>> counts = LoopCounts(low=4, high=8)
+>>> counts.mean, [counts.count_at(step, seed=0) for step in range(10)]
+(6.0, [8, 6, 7, 6, 5, 6, 4, 4, 5, 4])
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, get_args
+
+import torch
+
+from loopt.model import ConfigError
+from loopt.tasks.random_bits import Stream
+
+Distribution = Literal["uniform", "lognormal_poisson"]
+
+SPREAD = 0.5
+"""Deviation of the logarithm of the Poisson's rate, as Huginn has it."""
+
+
+@dataclass(frozen=True)
+class LoopCounts:
+    low: int = 0
+    """The fewest loops of a step. 0: the plan's own number always."""
+    high: int = 0
+    """The most."""
+    distribution: Distribution = "uniform"
+    """lognormal_poisson is Huginn's (Geiping et al. 2025): mostly below its centre, and now and then far above it."""
+    center: float | None = None
+    """Of lognormal_poisson: 1 + a Poisson number whose rate is log-normal with this mean, given that it is from low to
+    high."""
+
+    def __post_init__(self) -> None:
+        _require(self.low >= 0, "low", self.low, "1 or more, or 0 for none")
+        _require(self.high >= self.low, "high", self.high, f"low={self.low} or more")
+        _require(self.active or self.high == 0, "low", self.low, f"1 or more, since high={self.high}")
+        kinds = get_args(Distribution)
+        _require(self.distribution in kinds, "distribution", self.distribution, " | ".join(kinds))
+        if self.distribution == "uniform":
+            _require(self.center is None, "center", self.center, "none with distribution=uniform")
+        else:
+            given = self.center is not None and self.low <= self.center <= self.high
+            _require(given, "center", self.center, f"from low={self.low} to high={self.high}")
+
+    @property
+    def active(self) -> bool:
+        return self.low > 0
+
+    def count_at(self, step: int, seed: int) -> int:
+        """Loops of this step."""
+        bits = Stream("loop counts", seed, "train").bits(torch.tensor([step]), 1, "count")
+        share = (int(bits) % 2**64) / 2**64
+        return self.low + bisect.bisect_right(self._reached, share)
+
+    @property
+    def mean(self) -> float:
+        """What a step has in the long run; FLOPs and time follow it."""
+        return math.fsum(loops * share for loops, share in enumerate(self.probabilities, start=self.low))
+
+    @cached_property
+    def probabilities(self) -> tuple[float, ...]:
+        """Of low, low + 1, … high loops."""
+        loops = range(self.low, self.high + 1)
+        weights = [1.0] * len(loops) if self.center is None else [_lognormal_poisson(n - 1, self.center) for n in loops]
+        total = math.fsum(weights)
+        return tuple(weight / total for weight in weights)
+
+    @cached_property
+    def _reached(self) -> list[float]:
+        """The probability of so many loops or fewer, without the last, which is 1."""
+        return list(itertools.accumulate(self.probabilities[:-1]))
+
+
+def _lognormal_poisson(count: int, mean: float) -> float:
+    """Probability of a Poisson number whose rate is log-normal with this mean: a sum over the rate's logarithm."""
+    deviations = [step / 20 for step in range(-120, 121)]
+    rates = [mean * math.exp(SPREAD * z - SPREAD**2 / 2) for z in deviations]
+    poisson = (math.exp(count * math.log(rate) - rate - math.lgamma(count + 1)) for rate in rates)
+    normal = (math.exp(-z * z / 2) / math.sqrt(2 * math.pi) / 20 for z in deviations)
+    return math.fsum(p * n for p, n in zip(poisson, normal, strict=True))
+
+
+def _require(holds: bool, field: str, value: object, allowed: str) -> None:
+    if not holds:
+        raise ConfigError(f"loop_counts.{field}={value}: allowed is {allowed}")

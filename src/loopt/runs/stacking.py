@@ -1,0 +1,67 @@
+"""When a model grows, with gradual stacking (``loopt.training.stacking`` says how)."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from dataclasses import dataclass
+
+from loopt.model import ConfigError
+from loopt.plan import Block, LoopPlan
+
+
+@dataclass(frozen=True)
+class StackingConfig:
+    block: int = 0
+    """k: layers that the model starts with, and that it gains each time it grows. 0: no stacking."""
+    grow_at: tuple[int, ...] = ()
+    """Steps, counted from 0, that are the first with another block."""
+
+    def __post_init__(self) -> None:
+        _require(self.block >= 0, "block", self.block, "1 or more, or 0 for none")
+        if not self.active:
+            _require(not self.grow_at, "grow_at", self.grow_at, "nothing, since block=0")
+            return
+        ascending = all(a < b for a, b in itertools.pairwise((0, *self.grow_at)))
+        _require(
+            bool(self.grow_at) and ascending, "grow_at", self.grow_at, "one step or more, each later than the last"
+        )
+
+    @property
+    def active(self) -> bool:
+        return self.block > 0
+
+    @classmethod
+    def proportional(cls, block: int, layers: int, steps: int, power: float) -> StackingConfig:
+        """Grow to so many layers, stage i taking a share of the steps proportional to i^power, as MidAS has it: with
+        power 0 all stages are as long, and the higher it is the more steps are taken with the whole model.
+
+        >>> StackingConfig.proportional(block=6, layers=24, steps=1000, power=1).grow_at
+        (100, 300, 600)
+        """
+        whole = block >= 1 and layers >= block and layers % block == 0
+        _require(whole, "block", block, f"a divisor of the {layers} layers")
+        shares = list(itertools.accumulate(stage**power for stage in range(1, layers // block + 1)))
+        return cls(block, tuple(round(steps * share / shares[-1]) for share in shares[:-1]))
+
+    def check(self, plan: LoopPlan, steps: int) -> None:
+        """Refuse a model that does not come out of this growth, and growth after the end."""
+        final = self.plan_at(self.grow_at[-1])
+        _require(plan == final, "grow_at", self.grow_at, f"what grows into the model's plan {plan}, not into {final}")
+        _require(self.grow_at[-1] < steps, "grow_at", self.grow_at, f"steps before the last, steps={steps}")
+
+    def layers_at(self, step: int) -> int:
+        """Layers of the model that takes this step."""
+        return self.block * (1 + bisect.bisect_right(self.grow_at, step))
+
+    def plan_at(self, step: int) -> LoopPlan:
+        """
+        >>> [str(StackingConfig(block=6, grow_at=(100, 300)).plan_at(step)) for step in (0, 99, 100, 300, 10**6)]
+        ['6x1', '6x1', '12x1', '18x1', '18x1']
+        """
+        return LoopPlan((Block(self.layers_at(step), 1),))
+
+
+def _require(holds: bool, field: str, value: object, allowed: str) -> None:
+    if not holds:
+        raise ConfigError(f"stacking.{field}={value}: allowed is {allowed}")

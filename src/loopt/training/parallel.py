@@ -1,0 +1,96 @@
+"""Several processes that train one model: who is who, how the model is spread over them, and how it is put together.
+
+``torchrun`` starts the processes and tells each its rank. Of a step's batch each takes its share. With ``ddp`` every
+process holds the whole model and gradients are averaged; with ``fsdp`` each holds a share of every weight, and the
+module that runs all loops is gathered once for all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from loopt.model import LoopedTransformer
+
+Parallel = Literal["ddp", "fsdp"]
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together; alone unless ``torchrun`` started it."""
+
+    rank: int = 0
+    size: int = 1
+    local: int = 0
+    """Among those on this machine: the number of its GPU."""
+
+    @classmethod
+    def join(cls, device: torch.device) -> Ranks:
+        """Meet the others, where there are any."""
+        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+            return cls()
+        ranks = cls(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_RANK", 0)))
+        if device.type == "cuda":
+            torch.cuda.set_device(ranks.local)
+        if not dist.is_initialized():
+            # gloo for what lives on the host, such as whether to stop: asking that way does not wait for the GPU
+            dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+        return ranks
+
+    @property
+    def first(self) -> bool:
+        """The one that writes, and decides."""
+        return self.rank == 0
+
+    @property
+    def together(self) -> bool:
+        return self.size > 1
+
+    def share(self, positions: range) -> range:
+        """This rank's part of a batch, of which all get as much."""
+        each = len(positions) // self.size
+        return positions[self.rank * each : (self.rank + 1) * each]
+
+    def agree(self, number: int) -> int:
+        """What the first rank says."""
+        if not self.together:
+            return number
+        said = torch.tensor(number)
+        dist.broadcast(said, src=0)
+        return int(said)
+
+    def add_up(self, tensor: Tensor) -> Tensor:
+        if self.together:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def wait(self) -> None:
+        if self.together:
+            dist.barrier()
+
+
+def spread(module: nn.Module, model: LoopedTransformer, ranks: Ranks, parallel: Parallel) -> nn.Module:
+    """``module``, whose forward runs ``model`` and returns the loss, for all ranks."""
+    if not ranks.together:
+        return module
+    cuda = model.token_embedding.weight.is_cuda
+    if parallel == "ddp":
+        return DistributedDataParallel(module, device_ids=[ranks.local] if cuda else None)
+    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    policy = precision if cuda else MixedPrecisionPolicy()
+    fully_shard(model.loop, mp_policy=policy)
+    fully_shard(module, mp_policy=policy)
+    return module
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor that may be spread over the ranks, in one piece; all of them have to ask."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
