@@ -243,7 +243,9 @@ class Loop(nn.Module):
         with _fastest_attention(x.device):
             for one_pass in plan.passes:
                 if self.recompute and torch.is_grad_enabled():
-                    x = checkpoint(self._pass, x, one_pass.layers, rotation, use_reentrant=False)
+                    x = checkpoint(
+                        self._pass, x, one_pass.layers, rotation, use_reentrant=False, preserve_rng_state=False
+                    )
                 else:
                     x = self._pass(x, one_pass.layers, rotation)
                 if states is not None:
@@ -294,7 +296,8 @@ def attend(qkv: Tensor, rotation: tuple[Tensor, Tensor] | None, scale: float) ->
     """Every head's queries look at the keys up to their own position: [B, T, 3, H, E] -> [B, T, H, E]."""
     if rotation is not None:
         qk, v = qkv.split((2, 1), dim=2)  # not by indexing, whose gradient is a sum of padded copies
-        (q, k), v = _rotate(qk, *rotation).unbind(2), v.squeeze(2)
+        # v as a copy: kept for the backward pass, a view of it would keep the unturned queries and keys as well
+        (q, k), v = _rotate(qk, *rotation).unbind(2), v.squeeze(2).clone()
     else:
         q, k, v = qkv.unbind(2)
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # [B, T, H, E] -> [B, H, T, E]

@@ -32,7 +32,8 @@ def stepper(config: TrainConfig, device: torch.device = CPU, **options: Any) -> 
     model = build_model(config, device)
     if options.get("compiled"):
         speed_up(model)
-    return TaskStep(config, model, build_optimizers(model, config.optim), **options)
+    optimizers = build_optimizers(model, config.optim, compiled=options.get("compiled", False))
+    return TaskStep(config, model, optimizers, **options)
 
 
 def losses(update: TaskStep, steps: int) -> list[float]:

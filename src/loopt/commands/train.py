@@ -35,7 +35,7 @@ Train a model. The same command on the same --run goes on where it was stopped o
 
   loopt train phop-cpu --model.plan 2x2 --optim.lr 3e-3 --run runs/two-by-two --time-limit 60
   loopt train lm-cpu --data examples/persuasion
-  torchrun --nproc-per-node 8 -m loopt train lm-1b --model.plan 4x6 --data data/pile --parallel fsdp
+  torchrun --nproc-per-node 8 -m -- loopt train lm-1b --model.plan 4x6 --data data/pile --parallel fsdp
 
 A language model's --data is a directory that `loopt data prepare` made. Files of text will do too: they are prepared
 first, with a tokenizer of {words} words trained on them.

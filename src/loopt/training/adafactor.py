@@ -104,7 +104,7 @@ def _update(
     parameter.copy_(weights * (1 - lr * weight_decay) - update * (lr * scale))
 
 
-_compiled_update = torch.compile(_update)
+_compiled_update = torch.compile(_update, dynamic=True)  # one compilation for all matrices
 """The same in a few kernels."""
 
 

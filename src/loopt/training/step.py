@@ -54,6 +54,7 @@ class Step(ABC):
         optimizers: Sequence[Optimizer],
         done: int = 0,
         compiled: bool = False,
+        captured: bool = False,
     ) -> None:
         self.config, self.model, self.optimizers, self.compiled = config, model, optimizers, compiled
         self.device = device = model.token_embedding.weight.device
@@ -65,22 +66,43 @@ class Step(ABC):
         self.failed_at = torch.tensor([-1], device=device)  # [1]: the first step that was not finite
         self.figures = torch.zeros(3, device=device)  # [3]: loss, gradient norm, learning rate
         self.cosines: dict[str, Tensor] = {}  # with a regularizer, of blocks, by parameter group
+        self.calls: Counter[int | None] = Counter()
+        self.graphs: dict[int | None, torch.cuda.CUDAGraph] = {}  # every number of loops has one of its own
+        self.stream: torch.cuda.Stream | None = None  # of its own, so that several runs can share a device
+        if captured:
+            self.stream = torch.cuda.Stream(device)
+            self.stream.wait_stream(torch.cuda.current_stream(device))
 
     @abstractmethod
     def gradient(self, loops: int | None) -> Tensor:
         """Leave the gradient of the next batch's loss in the parameters, whose gradients are none; that loss."""
 
+    def feed(self) -> None:  # noqa: B027 (on a task everything does)
+        """Put where ``gradient`` will find it what does not come about on the device."""
+
     def __call__(self) -> None:
         """Start the next step; on an accelerator it is only queued, and ``report`` waits for it."""
-        self.launch(self.loops_of_next())
+        counts = self.config.loop_counts
+        loops = counts.count_at(self.next, self.config.seed) if counts.active else None
+        if self.stream is None:
+            self.feed()
+            self.run(loops)
+        else:
+            self._launch(loops, self.stream)
         self.next += 1
 
-    def loops_of_next(self) -> int | None:
-        counts = self.config.loop_counts
-        return counts.count_at(self.next, self.config.seed) if counts.active else None
-
-    def launch(self, loops: int | None) -> None:
-        self.run(loops)
+    def _launch(self, loops: int | None, stream: torch.cuda.Stream) -> None:
+        self.calls[loops] += 1
+        if loops not in self.graphs and self.calls[loops] > WARM_UP:
+            self.graphs[loops] = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graphs[loops], stream=stream):
+                self.run(loops)
+        with torch.cuda.stream(stream):
+            self.feed()
+            if loops in self.graphs:
+                self.graphs[loops].replay()
+            else:
+                self.run(loops)
 
     def run(self, loops: int | None) -> None:
         for optimizer in self.optimizers:
@@ -97,6 +119,8 @@ class Step(ABC):
 
     def report(self) -> StepReport:
         """Wait for the last step and tell how it went; NonFiniteError where one since the last report went wrong."""
+        if self.stream is not None:
+            self.stream.synchronize()
         failed_at = int(self.failed_at)
         loss, grad_norm, lr = self.figures.tolist()
         if failed_at >= 0:
@@ -163,7 +187,7 @@ def shares(batch_size: int, parts: int) -> list[int]:
 
 
 class TaskStep(Step):
-    """Trains on a task, whose examples it makes. Captured, every number of loops has a graph of its own."""
+    """Trains on a task, whose examples it makes."""
 
     def __init__(
         self,
@@ -174,39 +198,13 @@ class TaskStep(Step):
         compiled: bool = False,
         captured: bool = False,
     ) -> None:
-        super().__init__(config, model, optimizers, done, compiled)
+        super().__init__(config, model, optimizers, done, compiled, captured)
         assert config.task is not None
         self.parts = config.task.parts
         self.shares = shares(config.batch_size, len(self.parts))
         self.draw: Callable[[Task, Tensor, Stream], Batch] = torch.compile(_draw) if compiled else _draw
         self.streams = [self._stream(part) for part in self.parts]
         self.head: Head = torch.compile(weighted_loss) if compiled else weighted_loss
-        self.calls: Counter[int | None] = Counter()
-        self.graphs: dict[int | None, torch.cuda.CUDAGraph] = {}
-        self.stream: torch.cuda.Stream | None = None  # of its own, so that several runs can share a device
-        if captured:
-            self.stream = torch.cuda.Stream(self.device)
-            self.stream.wait_stream(torch.cuda.current_stream(self.device))
-
-    def launch(self, loops: int | None) -> None:
-        if self.stream is None:
-            self.run(loops)
-            return
-        self.calls[loops] += 1
-        if loops not in self.graphs and self.calls[loops] > WARM_UP:
-            self.graphs[loops] = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graphs[loops], stream=self.stream):
-                self.run(loops)
-        with torch.cuda.stream(self.stream):
-            if loops in self.graphs:
-                self.graphs[loops].replay()
-            else:
-                self.run(loops)
-
-    def report(self) -> StepReport:
-        if self.stream is not None:
-            self.stream.synchronize()
-        return super().report()
 
     def gradient(self, loops: int | None) -> Tensor:
         parts = zip(self.parts, self.shares, self.streams, strict=True)

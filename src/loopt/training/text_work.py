@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._functorch import config as functorch_config
 from torch.nn.parallel import DistributedDataParallel
 
 from loopt.evaluation.perplexity import mean_loss
@@ -31,6 +31,10 @@ from loopt.training.work import Evaluation
 
 PEAK_TFLOPS = {"H100": 989.0, "H200": 989.0, "B200": 2250.0, "A100": 312.0, "L40S": 362.0, "RTX 4090": 165.0}
 """Dense bfloat16 matrix products, by the makers' data sheets."""
+
+KEPT = 0.7
+"""Of what a compiled layer would keep for the backward pass, the share that it may: that leaves out norms and products
+of activations, which cost next to nothing to compute again, and no matrix product."""
 
 
 class LanguageLoss(nn.Module):
@@ -64,28 +68,40 @@ class TextStep(Step):
         parallel: Parallel,
         micro_batch: int | None,
     ) -> None:
-        sharded = ranks.together and parallel == "fsdp"
-        self.copied = model.token_embedding.weight.is_cuda and not sharded
+        cuda, sharded = model.token_embedding.weight.is_cuda, ranks.together and parallel == "fsdp"
+        self.copied = cuda and not sharded
         self.computing = _in_bfloat16(model) if self.copied else model
         if compiled:
             speed_up(self.computing)
         self.loss = spread(LanguageLoss(self.computing, compiled), self.computing, ranks, parallel)
+        share = config.batch_size // ranks.size
+        self.micro_batch = micro_batch or share
+        # A small model's step is over before the host has launched it; a large one's is made of parts, and is not.
+        captured = cuda and not ranks.together and self.micro_batch == share and not model.loop.recompute
         optimizers = build_optimizers(model, config.optim, compiled)  # of the weights once they are spread
-        super().__init__(config, model, optimizers, done, compiled)
+        super().__init__(config, model, optimizers, done, compiled, captured)
         self.data, self.ranks = data, ranks
         self.length = config.model.max_len
         self.sequences = data.sequences("train", self.length)
-        self.micro_batch = micro_batch or config.batch_size // ranks.size
+        self.tokens = torch.zeros(share, self.length + 1, dtype=torch.int64, device=self.device)
+
+    def feed(self) -> None:
+        """This rank's sequences of the step."""
+        batch = self.config.batch_size
+        mine = self.ranks.share(range(self.next * batch, (self.next + 1) * batch))
+        order = sequence_at(mine, self.sequences, self.data.fingerprint, self.config.seed)
+        tokens = self.data.read("train", order, self.length)
+        self.tokens.copy_(tokens.pin_memory() if self.device.type == "cuda" else tokens, non_blocking=True)
 
     def gradient(self, loops: int | None) -> Tensor:
         self.refresh()
         losses = []
-        parts = list(self._micro_batches())
+        parts = self.tokens.split(self.micro_batch)
         for part, tokens in enumerate(parts):
             # Ranks are averaged over, and each has only its share of the batch.
             weight = self.ranks.size / (self.config.batch_size * self.length)
             weights = torch.full((len(tokens),), weight, device=self.device)
-            with self._exchanging(part == len(parts) - 1):
+            with self._exchanging(part == len(parts) - 1), functorch_config.patch(activation_memory_budget=KEPT):
                 loss = self.loss(tokens, weights, loops)
                 loss.backward()
             losses.append(loss.detach())
@@ -108,16 +124,6 @@ class TextStep(Step):
             else:
                 parameter.grad += computed.grad
             computed.grad = None
-
-    def _micro_batches(self) -> Iterator[Tensor]:
-        """This rank's sequences of the step, [at most micro_batch, T + 1] at a time."""
-        batch = self.config.batch_size
-        mine = self.ranks.share(range(self.next * batch, (self.next + 1) * batch))
-        for first in range(0, len(mine), self.micro_batch):
-            positions = mine[first : first + self.micro_batch]
-            order = sequence_at(positions, self.sequences, self.data.fingerprint, self.config.seed)
-            tokens = self.data.read("train", order, self.length)
-            yield (tokens.pin_memory() if self.device.type == "cuda" else tokens).to(self.device, non_blocking=True)
 
     def _exchanging(self, last: bool) -> AbstractContextManager[None]:
         """Gradients travel between ranks with the last part of a batch only."""
