@@ -22,13 +22,14 @@ Looped transformers: models that think longer by running the same layers again.
   loopt eval RUN [--loops 1 2 4]   measure a trained model, with any number of loops
   loopt tasks list | show NAME     the reasoning tasks, and an instance of one
   loopt data prepare | show DIR    text to tokens that a language model trains on
+  loopt similarity RUN             how alike a run's layers are, as numbers and heatmaps
   loopt plan "4x(1,4,1)" [sizes]   draw a plan, with its parameters and FLOPs
   loopt prove THEOREM              the paper's theorems, as weights that are built, run and checked
 
 Every command explains itself with --help. loopt --version prints the version.
 """
 
-COMMANDS = ("reproduce", "train", "eval", "tasks", "data", "plan", "prove")
+COMMANDS = ("reproduce", "train", "eval", "tasks", "data", "similarity", "plan", "prove")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

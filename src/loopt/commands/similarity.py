@@ -1,0 +1,67 @@
+"""loopt similarity RUN"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from loopt.commands.parsing import parse_options
+from loopt.model import Layer
+from loopt.plan import InputError
+from loopt.report.heatmaps import draw_heatmaps
+from loopt.runs import Run
+from loopt.runs.files import explained, write_atomically
+from loopt.similarity import cosine_matrix, layer_groups
+
+
+@dataclass(frozen=True)
+class Options:
+    """How alike a run's layers are: the cosine of every layer's weights with every other's, by parameter group. It
+    writes similarity.json, and similarity.png, a heatmap for each group, and prints the mean cosine of layers that are
+    so many apart. For example:
+
+    loopt similarity runs/lm-cpu --apart 1 2
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Directory of the run."""
+    apart: tuple[int, ...] = ()
+    """Compare layers i and i + k, for these k; all that divide the number of layers unless given."""
+    checkpoint: Literal["best", "last"] | int = "best"
+    """best, last, or a step."""
+    out: Path | None = None
+    """Where the two files go; the run's directory unless given."""
+
+
+def main(arguments: list[str]) -> int:
+    options = parse_options(Options, arguments, "loopt similarity")
+    model = Run.load(options.run).load_model(options.checkpoint)
+    layers = [layer_groups(layer) for layer in model.loop.layers if isinstance(layer, Layer)]
+    count = len(layers)
+    if count < 2:
+        raise InputError(f"{options.run}: its model has one layer; there is nothing to compare it with")
+    for k in options.apart:
+        if not 1 <= k < count:
+            raise InputError(f"apart={k}: allowed is 1 to {count - 1}, since the model has {count} distinct layers")
+    matrices = cosine_matrix(layers)
+    table = Table(title="Mean cosine of layers i and i + k", title_justify="left")
+    table.add_column("k", justify="right")
+    for group in matrices:
+        table.add_column(group, justify="right")
+    for k in options.apart or [k for k in range(1, count) if count % k == 0]:
+        table.add_row(str(k), *(f"{matrix.diagonal(k).mean():.3f}" for matrix in matrices.values()))
+    Console().print(table)
+    folder = options.out or options.run
+    with explained(f"write {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        cosines = {group: matrix.tolist() for group, matrix in matrices.items()}
+        write_atomically(folder / "similarity.json", json.dumps(cosines) + "\n")
+    draw_heatmaps(matrices, folder / "similarity.png")
+    print(f"All cosines: {folder / 'similarity.json'}; drawn: {folder / 'similarity.png'}")
+    return 0
