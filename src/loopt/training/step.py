@@ -202,7 +202,9 @@ class TaskStep(Step):
         assert config.task is not None
         self.parts = config.task.parts
         self.shares = shares(config.batch_size, len(self.parts))
-        self.draw: Callable[[Task, Tensor, Stream], Batch] = torch.compile(_draw) if compiled else _draw
+        # One compilation for every part: taken for variables, their settings would not compile.
+        draw = torch.compile(_draw, dynamic=False) if compiled else _draw
+        self.draw: Callable[[Task, Tensor, Stream], Batch] = draw
         self.streams = [self._stream(part) for part in self.parts]
         self.head: Head = torch.compile(weighted_loss) if compiled else weighted_loss
 
