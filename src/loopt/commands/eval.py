@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -16,7 +15,7 @@ from torch import Tensor
 from loopt.commands.parsing import parse_options
 from loopt.devices import DeviceName, pick_device
 from loopt.evaluation import score_tests
-from loopt.evaluation.perplexity import mean_loss
+from loopt.evaluation.perplexity import mean_loss, perplexity
 from loopt.model import LoopedTransformer
 from loopt.plan import InputError
 from loopt.runs import Run
@@ -52,7 +51,7 @@ def main(arguments: list[str]) -> int:
         raise InputError(f"examples={options.examples}: allowed is 1 or more")
     run = Run.load(options.run)
     step = run.find(_which(options.checkpoint)).step
-    trained = run.config.model.plan
+    trained = run.config.plan_of_checkpoint(step)
     plans = [trained.with_loops(n) for n in options.loops] or [trained]
     model = run.load_model(step).to(pick_device(options.device))
     table = Table(title=f"{options.run}, step {step}, {options.split}", title_justify="left")
@@ -90,7 +89,7 @@ def _on_text(run: Run, model: LoopedTransformer, options: Options, loops: int | 
         return loss
 
     loss = float(mean_loss(summed, data, "validation", length, sequences, min(8, sequences), device))
-    return [[f"{sequences * length:,}", f"{math.exp(loss):.3f}", f"{loss:.4f}"]]
+    return [[f"{sequences * length:,}", f"{perplexity(loss):.3f}", f"{loss:.4f}"]]
 
 
 def _which(checkpoint: str) -> Literal["best", "last"] | int:

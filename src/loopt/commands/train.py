@@ -14,7 +14,7 @@ import tyro
 from loopt.commands.parsing import choose, first_line, parse_options
 from loopt.plan import InputError
 from loopt.runs import TrainConfig, read_config
-from loopt.text.index import INDEX, UNFINISHED
+from loopt.text.index import INDEX, UNFINISHED, Index
 from loopt.text.prepare import Settings, prepare
 from loopt.text.sources import Corpus
 from loopt.text.tokenizer import train_tokenizer
@@ -65,7 +65,10 @@ def main(arguments: list[str]) -> int:
         name, rest = chosen
         prog = f"loopt train {name}"
         default = Options(Path("runs") / name, presets.PRESETS[name](), Session())
-    example = f"{prog} --model.plan 2x2 --optim.lr 3e-3 --run runs/two-by-two --time-limit 60"
+    changes = "--model.plan 2x2 --optim.lr 3e-3 --run runs/two-by-two --time-limit 60"
+    if default.config.task is None:
+        changes = "--data data/mine --model.plan 4x6 --batch-size 64 --run runs/four-by-six"
+    example = f"{prog} {changes}"
     description = f"Train a model, or go on with a run that was stopped. For example:\n\n{example}"
     options = parse_options(Options, rest, prog, default=default, description=description)
     outcome = train(_with_data(options.config, options.run), options.run, options.session)
@@ -92,7 +95,9 @@ def _with_data(config: TrainConfig, run: Path) -> TrainConfig:
     source, prepared = config.data, run.parent / f"{run.name}-data"
     if (Path(source) / INDEX).exists() or (Path(source) / UNFINISHED).exists():
         return config
-    if not (prepared / INDEX).exists():
+    if (prepared / INDEX).exists():
+        _refuse_other_text(source, prepared)
+    else:
         if "RANK" in os.environ:
             raise InputError(f"data={source}: with several ranks, prepare it first with `loopt data prepare`")
         print(f"preparing {source} in {prepared}", file=sys.stderr)
@@ -102,6 +107,15 @@ def _with_data(config: TrainConfig, run: Path) -> TrainConfig:
             file.write_text(tokenizer.text, encoding="utf-8")
             prepare(Settings((source,), str(file), validation=VALIDATION), prepared, workers=1)
     return replace(config, data=str(prepared))
+
+
+def _refuse_other_text(source: str, prepared: Path) -> None:
+    index, corpus = Index.read(prepared / INDEX), Corpus.find([source], "text")
+    if index.place != corpus.end or index.sources_sha256 != corpus.identity(corpus.end):
+        raise InputError(
+            f"data={source}: {prepared} was made from {' '.join(index.sources)}, which is not this text or has changed "
+            f"since; choose another --run, or go on with --data {prepared}"
+        )
 
 
 def report_stop(outcome: Outcome, where: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -12,6 +13,11 @@ from loopt.text.token_data import TokenData
 
 SummedLoss = Callable[[Tensor, Tensor], Tensor]
 """[B, T + 1] tokens and [B] weights of the sequences -> the loss of predicting each next token, summed."""
+
+
+def perplexity(loss: float) -> float:
+    """Of a mean loss per token; one that is out of all bounds is cut off where it can no longer be written."""
+    return math.exp(min(loss, 700.0))
 
 
 @torch.no_grad()

@@ -80,9 +80,10 @@ class RegularizerConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
+    # With text it is None. Were that part of its type, the command line would not see in the default which settings
+    # a task has.
     task: Task
-    """What to train on. Only with text it is None; were that part of its type, the command line would not see in the
-    default which settings it has."""
+    """What to train on; none with text."""
     model: ModelConfig
     optim: OptimConfig = field(default_factory=OptimConfig)
     steps: int = 200_000
@@ -155,6 +156,8 @@ class TrainConfig:
         _require(model.vocab_size >= words, "model.vocab_size", model.vocab_size, f"the text's {words} or more")
         _require(model.max_len >= 1, "model.max_len", model.max_len, "1 or more: the length of a sequence")
         _require(self.target_accuracy is None, "target_accuracy", self.target_accuracy, "none with text")
+        _require(self.train_examples is None, "train_examples", self.train_examples, "none with text: all of it counts")
+        _require(self.answer_weight == 0, "answer_weight", self.answer_weight, "0 with text, which has no answers")
         return replace(self, model=model, data_fingerprint=fingerprint)
 
 

@@ -33,11 +33,17 @@ class Ranks:
     """Among those on this machine: the number of its GPU."""
 
     @classmethod
+    def told(cls) -> Ranks:
+        """By torchrun."""
+        told = os.environ
+        return cls(int(told.get("RANK", 0)), int(told.get("WORLD_SIZE", 1)), int(told.get("LOCAL_RANK", 0)))
+
+    @classmethod
     def join(cls, device: torch.device) -> Ranks:
         """Meet the others, where there are any."""
-        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
-            return cls()
-        ranks = cls(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), int(os.environ.get("LOCAL_RANK", 0)))
+        ranks = cls.told()
+        if not ranks.together:
+            return ranks
         if device.type == "cuda":
             torch.cuda.set_device(ranks.local)
         if not dist.is_initialized():

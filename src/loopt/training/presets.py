@@ -52,17 +52,17 @@ def lm_1b() -> TrainConfig:
 
 
 def lm_350m() -> TrainConfig:
-    """the same shape at d=1024 (392M parameters)"""
+    """the paper's shape at d=1024 (392M parameters)"""
     return _lm(d_model=1024, n_heads=16, d_ff=2560)
 
 
 def lm_75m() -> TrainConfig:
-    """the same shape at d=512 (124M parameters, of which 72M in the layers)"""
+    """the paper's shape at d=512 (124M parameters, of which 72M in the layers)"""
     return _lm(d_model=512, n_heads=8, d_ff=1280)
 
 
 def lm_10m() -> TrainConfig:
-    """the same shape at d=192 (30M parameters, of which 10M in the layers)"""
+    """the paper's shape at d=192 (30M parameters, of which 10M in the layers)"""
     return _lm(d_model=192, n_heads=3, d_ff=480)
 
 

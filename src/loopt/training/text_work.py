@@ -6,7 +6,6 @@ Which sequences a step has depends on data, seed and step alone. Each rank reads
 from __future__ import annotations
 
 import copy
-import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from torch._functorch import config as functorch_config
 from torch.nn.parallel import DistributedDataParallel
 
-from loopt.evaluation.perplexity import mean_loss
+from loopt.evaluation.perplexity import mean_loss, perplexity
 from loopt.kernels import speed_up
 from loopt.model import LoopedTransformer
 from loopt.plan import InputError
@@ -35,6 +34,10 @@ PEAK_TFLOPS = {"H100": 989.0, "H200": 989.0, "B200": 2250.0, "A100": 312.0, "L40
 KEPT = 0.7
 """Of what a compiled layer would keep for the backward pass, the share that it may: that leaves out norms and products
 of activations, which cost next to nothing to compute again, and no matrix product."""
+
+
+BFLOAT16_ON = ("cuda",)
+"""Where matrix products are in bfloat16."""
 
 
 class LanguageLoss(nn.Module):
@@ -69,7 +72,7 @@ class TextStep(Step):
         micro_batch: int | None,
     ) -> None:
         cuda, sharded = model.token_embedding.weight.is_cuda, ranks.together and parallel == "fsdp"
-        self.copied = cuda and not sharded
+        self.copied = model.token_embedding.weight.device.type in BFLOAT16_ON and not sharded
         self.computing = _in_bfloat16(model) if self.copied else model
         if compiled:
             speed_up(self.computing)
@@ -126,8 +129,9 @@ class TextStep(Step):
             computed.grad = None
 
     def _exchanging(self, last: bool) -> AbstractContextManager[None]:
-        """Gradients travel between ranks with the last part of a batch only."""
-        if isinstance(self.loss, DistributedDataParallel) and not last:
+        """Gradients travel between ranks with the last part of a batch only; those of a copy, which are taken away
+        after every part, with every part."""
+        if isinstance(self.loss, DistributedDataParallel) and not last and not self.copied:
             return self.loss.no_sync()
         return nullcontext()
 
@@ -145,12 +149,11 @@ class TextWork:
     ) -> None:
         self.config, self.ranks = config, ranks
         self.data = open_data(config)
-        _check_shares(config, ranks, micro_batch)
         self.step: TextStep = TextStep(config, model, self.data, done, compiled, ranks, parallel, micro_batch)
 
     def validate(self) -> Evaluation:
         loss = self._mean_loss(self.config.eval_examples)
-        values = {"validation_loss": loss, "validation_perplexity": math.exp(min(loss, 700.0))}
+        values = {"validation_loss": loss, "validation_perplexity": perplexity(loss)}
         return Evaluation(-loss, values, f"perplexity {values['validation_perplexity']:.2f}")
 
     def test(self) -> dict[str, Any]:
@@ -159,7 +162,7 @@ class TextWork:
         loss = self._mean_loss(sequences)
         return {
             "loss": loss,
-            "perplexity": math.exp(min(loss, 700.0)),
+            "perplexity": perplexity(loss),
             "test_sequences": sequences,
             "test_tokens": sequences * self.step.length,
             "train_tokens": self.step.next * self.config.batch_size * self.step.length,
@@ -195,7 +198,8 @@ class TextWork:
 
 
 def open_data(config: TrainConfig) -> TokenData:
-    assert config.data is not None
+    if config.data is None:
+        raise InputError("data=None: which text? Allowed is a directory that `loopt data prepare` made")
     data = TokenData.open(config.data)
     if config.data_fingerprint and data.fingerprint != config.data_fingerprint:
         raise InputError(
@@ -205,7 +209,7 @@ def open_data(config: TrainConfig) -> TokenData:
     return data
 
 
-def _check_shares(config: TrainConfig, ranks: Ranks, micro_batch: int | None) -> None:
+def check_shares(config: TrainConfig, ranks: Ranks, micro_batch: int | None) -> None:
     if config.batch_size % ranks.size:
         raise InputError(f"batch_size={config.batch_size}: allowed is a multiple of the {ranks.size} ranks")
     if micro_batch is not None and not 1 <= micro_batch <= config.batch_size // ranks.size:

@@ -25,13 +25,13 @@ import loopt
 from loopt.devices import DeviceName, pick_device
 from loopt.model import LoopedTransformer
 from loopt.plan import InputError, LoopPlan
-from loopt.runs import Best, Run, RunError, TrainConfig, TrainState, checkpoint, codec
+from loopt.runs import Best, Run, RunError, TrainConfig, TrainState, checkpoint, codec, read_config
 from loopt.training.optim import load_optimizer_tensors, optimizer_tensors
 from loopt.training.parallel import Parallel, Ranks, whole
 from loopt.training.progress import ProgressLines
 from loopt.training.stacking import grow
 from loopt.training.step import NonFiniteError, StepReport
-from loopt.training.text_work import TextWork, open_data
+from loopt.training.text_work import TextWork, check_shares, open_data
 from loopt.training.trackers import Tracker, TrackerName, open_trackers
 from loopt.training.work import TaskWork, Work
 
@@ -89,7 +89,7 @@ def train(config: TrainConfig, directory: Path | str, session: Session | None = 
     """Train ``config`` in ``directory``, going on with what is there; a finished run returns its result at once.
     The progress bar calls it ``label``, or by its directory's name."""
     session = session or Session()
-    with noted_signals() as caught, ProgressLines(session.progress) as lines:
+    with noted_signals() as caught, ProgressLines(session.progress and Ranks.told().first) as lines:
         steps = train_stepwise(config, directory, session, Company(caught, lines), label)
         while True:
             try:
@@ -120,9 +120,10 @@ def train_stepwise(
         raise InputError(f"{ranks.size} ranks: a task trains on one; language models train on several")
     if device.type == "cuda" and ranks.together:
         device = torch.device("cuda", ranks.local)
-    config = resolve(config)
-    run = Run.start(Path(directory), config) if ranks.first else Run(Path(directory), config)
-    ranks.wait()  # until the first has made or checked the directory
+    config = resolve(config, Path(directory))
+    if config.task is None:
+        check_shares(config, ranks, session.micro_batch)
+    run = _start(Path(directory), config, ranks)
     try:
         result = run.read_result()
         if result is not None:
@@ -132,14 +133,32 @@ def train_stepwise(
         run.close()
 
 
-def resolve(config: TrainConfig) -> TrainConfig:
-    """The config with all that it leaves to the task, or to the text, filled in and checked."""
+def resolve(config: TrainConfig, directory: Path) -> TrainConfig:
+    """The config with all that it leaves to the task, or to the text, filled in and checked; a run that is there
+    already goes on with its own text only."""
     if config.task is not None:
         return config.resolved()
-    data = open_data(config)
+    begun = directory / "config.json"
+    known = config.data_fingerprint or (read_config(begun).data_fingerprint if begun.exists() else "")
+    data = open_data(replace(config, data_fingerprint=known))
     data.sequences("train", max(1, config.model.max_len))
     data.sequences("validation", max(1, config.model.max_len))
     return config.resolved_for_text(data.vocab_size, data.fingerprint)
+
+
+def _start(directory: Path, config: TrainConfig, ranks: Ranks) -> Run:
+    """The run's directory, which the first rank makes or checks for all."""
+    if not ranks.first:
+        if ranks.agree(0):
+            raise RunError(f"run {directory}: the first rank cannot start it, and says why")
+        return Run(directory, config)
+    try:
+        run = Run.start(directory, config)
+    except InputError:
+        ranks.agree(1)
+        raise
+    ranks.agree(0)
+    return run
 
 
 class _Trainer:
@@ -222,6 +241,7 @@ class _Trainer:
             return
         weights, optimizer = self._tensors()
         before, after = len(self.model.loop.layers), stacking.layers_at(self.step)
+        self.best = None  # of a smaller model, which is not what the run is about
         self._build(stacking.plan_at(self.step))
         checkpoint.put_weights(self.model, grow(weights, before, after, stacking.block), "grown model")
         load_optimizer_tensors(self.model, self.optimizers, grow(optimizer, before, after, stacking.block))
@@ -314,9 +334,6 @@ class _Trainer:
         """Measure the best checkpoint on the test split, and write down the run's result."""
         config = self.config
         best = self.run.find("best")
-        plan = config.plan_of_checkpoint(best.step)
-        if plan != self.work.step.config.model.plan:
-            self._build(plan)
         checkpoint.load_weights(self.run.checkpoints, best.step, self.model)
         found = self.work.test()
         self._charge()
