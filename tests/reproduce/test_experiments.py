@@ -46,10 +46,15 @@ PAPER = {
 PAPER["phop-uniform"] = PAPER["phop"]
 
 every_experiment = pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=list(EXPERIMENTS))
+of_the_paper = pytest.mark.parametrize("experiment", [EXPERIMENTS[name] for name in PAPER], ids=list(PAPER))
 every_scale = pytest.mark.parametrize("scale", SCALES)
 
 
-@every_experiment
+def test_which_experiments_are_the_papers() -> None:
+    assert {name for name, experiment in EXPERIMENTS.items() if experiment.in_the_paper} == PAPER.keys()
+
+
+@of_the_paper
 def test_the_papers_numbers(experiment: Experiment) -> None:
     columns = experiment.columns("paper")
     shown = [row for row in experiment.rows if row.paper]
@@ -83,7 +88,7 @@ def test_rows_differ_in_their_plan_alone(experiment: Experiment, scale: Scale) -
         assert len(alike) == 1
 
 
-@every_experiment
+@pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS.values() if not e.loops_to_test], ids=repr)
 def test_looped_rows_have_their_baselines(experiment: Experiment) -> None:
     plans = [row.plan for row in experiment.rows]
     assert len(set(plans)) == len(plans)
@@ -91,7 +96,7 @@ def test_looped_rows_have_their_baselines(experiment: Experiment) -> None:
         assert {row.plan.iso_param, row.plan.iso_flop} <= set(plans) or not row.looped
 
 
-@every_experiment
+@of_the_paper
 def test_the_papers_setting(experiment: Experiment) -> None:
     """Appendix, simple reasoning setup details."""
     adding = experiment.name == "addition"

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tiny_runs
 from loopt import __version__
+from loopt.evaluation import exact_match
 from loopt.plan import InputError
 from loopt.reproduce.experiment import Experiment, Job, jobs_of
 from loopt.reproduce.sweep import Places, run_locally, state_of
-from loopt.runs import RunError, codec
+from loopt.reproduce.table import by_loops
+from loopt.runs import Run, RunError, codec
 from loopt.training import Outcome, Session
 from tiny_experiments import HOPS, SUMS
 from tiny_runs import CPU
@@ -185,6 +188,21 @@ def test_seeds_are_runs_of_their_own(tmp_path: Path) -> None:
     assert second is not None
     assert (first["seed"], second["seed"], second["config"]["seed"]) == (0, 1, 1)
     assert first["result"]["loss"] != second["result"]["loss"]
+
+
+def test_models_are_measured_with_other_loops_where_asked(tmp_path: Path) -> None:
+    experiment = replace(HOPS, rows=HOPS.rows[2:], variants=("p1",), loops_to_test=(1, 2, 5))
+    sweep(experiment, tmp_path)
+    (job,) = jobs_of(experiment, "cpu", 1)
+    found = job.read_result(tmp_path / "results")
+    assert found is not None
+    model, config = Run.load(places_in(tmp_path).run_of(job)).load_model(), job.config
+    expected = {
+        str(n): exact_match(model, config.task, "test", config.test_examples, 4, loops=n).accuracy for n in (1, 2, 5)
+    }
+    assert found["by_loops"] == expected
+    assert found["by_loops"]["2"] == found["result"]["accuracy"]
+    assert by_loops(experiment, "cpu", tmp_path / "results") == {"1x2-p1": {int(n): a for n, a in expected.items()}}
 
 
 @pytest.mark.parametrize(

@@ -15,19 +15,19 @@ from loopt.commands.train import report_stop
 from loopt.plan import InputError, LoopPlan
 from loopt.report import sheet as sheets
 from loopt.report.comparison import terminal_table
-from loopt.report.curves import require_matplotlib
+from loopt.report.curves import draw_by_loops, require_matplotlib
 from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.reproduce.experiment import Experiment, Job, Scale, jobs_of
 from loopt.reproduce.quick import QuickResult, claim, quick
 from loopt.reproduce.ray_launcher import run_on_ray
 from loopt.reproduce.sweep import Places, run_locally, state_of
-from loopt.reproduce.table import build_sheet
+from loopt.reproduce.table import build_sheet, by_loops
 from loopt.runs.files import explained
 from loopt.training import Session, presets
 
 USAGE = """\
 usage: loopt reproduce quick [options]
-       loopt reproduce addition | phop | phop-uniform | igsm [options]
+       loopt reproduce addition | phop | phop-uniform | igsm | group | loops [options]
        loopt reproduce status [options]
        loopt reproduce table NAME [options]
 
@@ -38,6 +38,8 @@ Train the models behind a table or figure and show ours beside the paper's.
   phop           Table 1, right: p-hop induction, planted as the paper's text describes it
   phop-uniform   the same with letters drawn independently
   igsm           Table 2: symbolic grade-school problems
+  group          words in S5 and A5, the problem of Theorem 5.1
+  loops          p-hop and i-GSM with 1 to 24 loops, trained with 6 and with a random number
   status         what is finished and what is missing, of all of them
   table          a table again, from the files in results/ alone
 
@@ -181,7 +183,11 @@ def _show(experiment: Experiment, scale: Scale, places: Places) -> None:
         (folder / "table.md").write_text(sheets.markdown(sheet), encoding="utf-8")
         (folder / "table.tex").write_text(sheets.latex(sheet), encoding="utf-8")
         sheets.draw(sheet, folder / "table.png")
-    print(f"Also as table.md, table.tex and table.png in {folder}")
+        curves = by_loops(experiment, scale, places.results)
+        if curves:
+            draw_by_loops(curves, experiment.rows[0].plan.blocks[0].loops, folder / "loops.png")
+    drawn = "table.png and loops.png" if curves else "table.png"
+    print(f"Also as table.md, table.tex, {drawn} in {folder}")
 
 
 def _status(options: StatusOptions) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,22 @@ def draw_curves(comparison: Comparison, chance: float, png: Path) -> str:
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     return text.getvalue()[text.getvalue().index("<svg") :]
+
+
+def draw_by_loops(curves: Mapping[str, Mapping[int, float]], trained: int, path: Path) -> None:
+    """Accuracy against the number of loops at inference; a line marks how many there were in training."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    axes = figure.subplots()
+    axes.axvline(trained, color="#b8bec5", linestyle="--", linewidth=1)
+    for name, curve in curves.items():
+        axes.plot(list(curve), [100 * share for share in curve.values()], marker="o", markersize=3, label=name)
+    axes.set(xlabel="loops at inference", ylabel="accuracy, %", ylim=(0, 102))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False)
+    figure.savefig(path, dpi=140)
 
 
 def spread(heights: list[float], apart: float) -> list[float]:

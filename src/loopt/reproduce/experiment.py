@@ -41,11 +41,17 @@ class Experiment:
     """plan, variant, scale -> the run, but for its seed."""
     small: dict[str, str]
     """What each column measures at scale cpu, where the task is smaller than the paper's, which stands in brackets."""
+    loops_to_test: tuple[int, ...] = ()
+    """Numbers of loops to measure every finished model with, besides its own."""
     seeds: int = 1
     """How many the paper ran; the best of them, by mean accuracy, is what a table shows."""
 
     def columns(self, scale: Scale) -> list[str]:
         return [column for variant in self.variants for column in self.columns_of(variant, scale).values()]
+
+    @property
+    def in_the_paper(self) -> bool:
+        return any(row.paper for row in self.rows)
 
     def seeds_at(self, scale: Scale) -> int:
         """How many seeds to run unless told otherwise."""

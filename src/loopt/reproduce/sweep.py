@@ -10,12 +10,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from loopt.devices import pick_device
+from loopt.evaluation import mean_score, score_tests
 from loopt.plan import InputError
 from loopt.reproduce.experiment import Job
 from loopt.runs import Run, checkpoint, codec
 from loopt.training import Company, DivergedError, Outcome, Session, train, train_stepwise
 from loopt.training.progress import ProgressLines
 from loopt.training.trainer import noted_signals
+
+MOST_EXAMPLES = 8192
+"""For each number of loops."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,7 @@ class _Sweep:
             return
         del self.active[job.name]
         if outcome.finished:
-            keep_result(job, self.places)
+            keep_result(job, self.places, self.session)
             self.say(f"{job.name}: {outcome.reason} at step {outcome.step}, accuracy {outcome.result['accuracy']:.1%}")
         else:
             self.say(f"{job.name}: {outcome.reason}, saved at step {outcome.step}")
@@ -114,12 +121,24 @@ def run_job(job: Job, places: Places, session: Session) -> Outcome:
     """Train one job, and keep its result when it is finished."""
     outcome = train(job.config, places.run_of(job), session, label=job.name)
     if outcome.finished:
-        keep_result(job, places)
+        keep_result(job, places, session)
     return outcome
 
 
-def keep_result(job: Job, places: Places) -> None:
-    job.write_result(places.results, result_of(job, Run.load(places.run_of(job))))
+def keep_result(job: Job, places: Places, session: Session) -> None:
+    run = Run.load(places.run_of(job))
+    result = result_of(job, run)
+    if job.experiment.loops_to_test:
+        result["by_loops"] = _by_loops(run, job.experiment.loops_to_test, pick_device(session.device))
+    job.write_result(places.results, result)
+
+
+def _by_loops(run: Run, loops: Sequence[int], device: torch.device) -> dict[str, float]:
+    """Accuracy of the best checkpoint with so many loops."""
+    config, model = run.config, run.load_model("best").to(device)
+    examples = min(config.test_examples, MOST_EXAMPLES)
+    scores = {n: score_tests(model, config.task, "test", examples, config.batch_size, n) for n in loops}
+    return {str(n): mean_score(score).accuracy for n, score in scores.items()}
 
 
 def result_of(job: Job, run: Run) -> dict[str, Any]:

@@ -11,10 +11,20 @@ from typing import Any
 from loopt.analysis import percent_gap
 from loopt.plan import LoopPlan
 from loopt.report.sheet import Cell, Line, Sheet
-from loopt.reproduce.experiment import Experiment, Job, Row, Scale
+from loopt.reproduce.experiment import Experiment, Job, Row, Scale, jobs_of
 from loopt.runs import codec
 
 MOST_SEEDS = 100
+
+
+def by_loops(experiment: Experiment, scale: Scale, results: Path) -> dict[str, dict[int, float]]:
+    """Accuracy by the number of loops at inference, of every run that was measured so."""
+    curves = {}
+    for job in jobs_of(experiment, scale, 1):
+        found = job.read_result(results)
+        if found is not None and "by_loops" in found:
+            curves[job.name.removesuffix("-seed0")] = {int(n): share for n, share in found["by_loops"].items()}
+    return curves
 
 
 def build_sheet(experiment: Experiment, scale: Scale, results: Path) -> Sheet:
@@ -95,7 +105,9 @@ def _gap(plan: LoopPlan, columns: Sequence[str], values: dict[LoopPlan, dict[str
 
 def _notes(experiment: Experiment, scale: Scale, measured: Sequence[_Measured]) -> list[str]:
     notes = ["Accuracy in %, ours (the paper's, difference); % gap likewise, by the mean over the columns."]
-    if scale == "cpu":
+    if not experiment.in_the_paper:
+        notes = ["Accuracy in %; % gap by the mean over the columns. The paper has no such table."]
+    elif scale == "cpu":
         notes = [
             "Accuracy in %, ours (the paper's); % gap likewise, by the mean over the columns.",
             "At this scale the task and the models are smaller than the paper's: look at the pattern alone.",

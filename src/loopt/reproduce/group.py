@@ -1,0 +1,53 @@
+"""Words in a group, the problem that Theorem 5.1 builds a looped transformer for. The paper trains no model on it."""
+
+from __future__ import annotations
+
+from loopt.model import ModelConfig
+from loopt.plan import LoopPlan
+from loopt.reproduce.experiment import Experiment, Row, Scale
+from loopt.runs import OptimConfig, TrainConfig
+from loopt.tasks import GroupComposition
+
+LENGTH, DEPTH = 32, 6
+"""Of words, and of models: ⌈log2 n⌉ + 1, one more than the theorem needs."""
+SMALL = {"s5": "S3", "a5": "A4"}
+SMALL_LENGTH = 8
+
+
+def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
+    if scale == "cpu":
+        return TrainConfig(
+            task=GroupComposition(group=SMALL[variant], n=SMALL_LENGTH, supervision="every"),
+            model=ModelConfig(plan=plan, d_model=48, n_heads=3, d_ff=192, rope_base=30.0),
+            optim=OptimConfig(name="muon", lr=5e-3, warmup_steps=50),
+            steps=400,
+            batch_size=64,
+            log_every=50,
+            eval_every=100,
+            eval_examples=1024,
+            test_examples=4096,
+            target_accuracy=0.99,
+        )
+    return TrainConfig(
+        task=GroupComposition(group=variant.upper(), n=LENGTH, supervision="every"),
+        model=ModelConfig(plan=plan, d_model=128, n_heads=8, d_ff=512),
+        optim=OptimConfig(name="muon", lr=4e-3, warmup_steps=300),
+        steps=16_000 if scale == "short" else 200_000,
+        batch_size=256,
+        log_every=500,
+        eval_every=1000,
+        eval_examples=4096,
+        test_examples=65_536,
+        target_accuracy=0.995,
+    )
+
+
+group = Experiment(
+    name="group",
+    title=f"Words of {LENGTH} elements of a group (Theorem 5.1's problem)",
+    rows=tuple(Row(LoopPlan.parse(plan), {}) for plan in (f"{DEPTH}x1", "1x1", f"1x{DEPTH}")),
+    variants=tuple(SMALL),
+    columns_of=lambda variant, scale: {"group": variant.upper()},
+    configure=_configure,
+    small={variant.upper(): f"{name}, n={SMALL_LENGTH} ({variant.upper()})" for variant, name in SMALL.items()},
+)

@@ -1,0 +1,35 @@
+"""More or fewer loops than in training: models trained with one number of loops, and with a random one at each step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from loopt.plan import LoopPlan
+from loopt.reproduce.experiment import Experiment, Row, Scale
+from loopt.reproduce.igsm import igsm
+from loopt.reproduce.phop import phop
+from loopt.runs import TrainConfig
+from loopt.runs.loop_counts import LoopCounts
+
+TRAINED = 6
+VARIANTS = ("phop-fixed", "phop-random", "igsm-fixed", "igsm-random")
+
+
+def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
+    """Random: from 1 to twice as many, so that on average there are about as many as in the fixed one."""
+    task, _, loops = variant.partition("-")
+    base = phop("planted").configure(plan, "p16", scale) if task == "phop" else igsm.configure(plan, "", scale)
+    counts = LoopCounts(low=1, high=2 * TRAINED - 1) if loops == "random" else LoopCounts()
+    return replace(base, loop_counts=counts, target_accuracy=None)
+
+
+loops = Experiment(
+    name="loops",
+    title="Loops at inference, trained with a fixed and with a random number",
+    rows=(Row(LoopPlan.parse(f"1x{TRAINED}"), {}),),
+    variants=VARIANTS,
+    columns_of=lambda variant, scale: {variant.partition("-")[0]: variant},
+    configure=_configure,
+    small={variant: variant for variant in VARIANTS},
+    loops_to_test=tuple(range(1, 4 * TRAINED + 1)),
+)
