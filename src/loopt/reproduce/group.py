@@ -10,17 +10,18 @@ from loopt.tasks import GroupComposition
 
 LENGTH, DEPTH = 32, 6
 """Of words, and of models: ⌈log2 n⌉ + 1, one more than the theorem needs."""
-SMALL = {"s5": "S3", "a5": "A4"}
-SMALL_LENGTH = 8
+SMALL = {"s5": ("S3", 8), "a5": ("A4", 4)}
+"""Which group, and words of which length, a column has at scale cpu."""
 
 
 def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     if scale == "cpu":
+        name, length = SMALL[variant]
         return TrainConfig(
-            task=GroupComposition(group=SMALL[variant], n=SMALL_LENGTH, supervision="every"),
+            task=GroupComposition(group=name, n=length, supervision="every"),
             model=ModelConfig(plan=plan, d_model=48, n_heads=3, d_ff=192, rope_base=30.0),
             optim=OptimConfig(name="muon", lr=5e-3, warmup_steps=50),
-            steps=400,
+            steps=1500,
             batch_size=64,
             log_every=50,
             eval_every=100,
@@ -49,5 +50,5 @@ group = Experiment(
     variants=tuple(SMALL),
     columns_of=lambda variant, scale: {"group": variant.upper()},
     configure=_configure,
-    small={variant.upper(): f"{name}, n={SMALL_LENGTH} ({variant.upper()})" for variant, name in SMALL.items()},
+    small={key.upper(): f"{name}, n={length} ({key.upper()})" for key, (name, length) in SMALL.items()},
 )
