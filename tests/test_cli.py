@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import re
 import signal
@@ -20,11 +21,17 @@ from loopt.cli import COMMANDS, main
 from loopt.report.drawing import human
 from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.reproduce.experiment import jobs_of
+from tiny_text_runs import documents, text_directory
 
 TINY = [
     *("--task.p", "1", "--task.n", "8", "--model.plan", "1x2", "--model.d-model", "8", "--model.n-heads", "2"),
     *("--model.d-ff", "16", "--optim.warmup-steps", "2", "--steps", "12", "--batch-size", "4", "--log-every", "2"),
     *("--eval-every", "4", "--eval-examples", "8", "--test-examples", "16", "--device", "cpu"),
+]
+TINY_TEXT = [
+    *("--model.plan", "1x1+1x2", "--model.d-model", "16", "--model.n-heads", "2", "--model.d-ff", "24"),
+    *("--model.max-len", "12", "--optim.warmup-steps", "2", "--steps", "8", "--batch-size", "4", "--log-every", "2"),
+    *("--eval-every", "4", "--eval-examples", "8", "--device", "cpu"),
 ]
 Captured = pytest.CaptureFixture[str]
 
@@ -61,6 +68,8 @@ def test_version(capsys: Captured) -> None:
         "reproduce table",
         "train phop-cpu",
         "train phop",
+        "train lm-cpu",
+        "train lm-1b",
         "tasks show",
         "tasks show phop",
     ],
@@ -124,6 +133,14 @@ def test_the_module_is_the_command() -> None:
         ("train phop-cpu --model.max-len 3", "model.max_len=3 allowed the task's 32 or more"),
         ("train phop-cpu --model.norm batch", "'batch' --model.norm 'rms', 'layer'"),
         ("train phop-cpu --stpes 3", "Unrecognized --stpes"),
+        ("train phop-cpu --data book", "data=book: allowed is none, since there is a task"),
+        ("train lm-cpu", "data: which text? `loopt data prepare`"),
+        ("train lm-1b --data nowhere", "source nowhere: no such file, folder or glob"),
+        ("train lm-cpu --regularizer.block 2", "regularizer.block=2: allowed is 1, to divide the model's 2"),
+        ("train lm-cpu --stacking.block 1 --stacking.grow-at 5", "stacking.grow_at=(5,): plan 2x3, not into 2x1"),
+        ("train lm-cpu --loop-counts.low 3", "loop_counts.high=0: allowed is low=3 or more"),
+        ("train lm-cpu --micro-batch 0", "micro_batch=0: allowed is 1 or more"),
+        ("train lm-cpu --parallel tensor", "'tensor' --parallel 'ddp', 'fsdp'"),
         ("train --from", "--from config.json"),
         ("train --from nowhere/config.json", "nowhere/config.json: no such file"),
         ("reproduce quick --seed one", "--seed 'one'"),
@@ -201,6 +218,63 @@ def test_train_evaluate_and_train_again_from_the_config(tmp_path: Path, capsys: 
         assert not refused.out
 
 
+def test_a_language_model_is_trained_on_files_of_text_and_measured(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "texts").mkdir()
+    for number, text in enumerate(documents(seed=0)):
+        (tmp_path / "texts" / f"{number:02}.txt").write_text(text, encoding="utf-8")
+    command = ["train", "lm-cpu", "--data", "texts", *TINY_TEXT, "--run", "first"]
+    assert run(*command, "--time-limit", "0") == 0
+    begun = capsys.readouterr()
+    assert begun.err == "preparing texts in first-data\n"
+    assert begun.out == "first: time limit, saved at step 1; the same command goes on from there\n"
+    assert run(*command) == 0
+    trained = capsys.readouterr()
+    figures = r"perplexity (\d+\.\d\d) on (\d+) tokens of held-out text"
+    told = re.fullmatch(rf"first: all steps done, step 8; {figures}\n", trained.out)
+    assert told
+    assert not trained.err
+    perplexity, tokens = told.groups()
+
+    before = tiny_runs.snapshot(tmp_path / "first")
+    assert run(*command) == 0
+    assert capsys.readouterr().out == trained.out.replace("all steps done", "already finished")
+    (tmp_path / "texts" / "more.txt").write_text("the cat")
+    assert run(*command) == 2
+    assert "data=texts: first-data was made from texts, which is not this text or has" in capsys.readouterr().err
+    assert tiny_runs.snapshot(tmp_path / "first") == before
+    assert run("train", "--from", "first/config.json", "--run", "second") == 0
+    assert capsys.readouterr().out == trained.out.replace("first", "second")
+    tiny_runs.assert_same(tmp_path / "second", tmp_path / "first")
+
+    (tmp_path / "first-data").rename("moved")
+    assert run("eval", "first") == 2
+    assert "data first-data: no index.json there" in capsys.readouterr().err
+    assert run("eval", "first", "--data", "moved", "--loops", "1", "2", "4") == 0
+    table = re.findall(r"│ +(\S+)( \(trained\))? │ +(\S+) │ +(\S+) │ +(\S+) │", capsys.readouterr().out)
+    assert [(plan, bool(marked)) for plan, marked, *_ in table] == [("1x(1,1*)", 0), ("1x(1,2)", 1), ("1x(1,4)", 0)]
+    assert all(row[2] == tokens for row in table)
+    assert f"{float(table[1][3]):.2f}" == perplexity
+    assert len({row[3] for row in table}) == 3
+    for _, _, _, found, loss in table:
+        assert float(found) == pytest.approx(math.exp(float(loss)), rel=1e-3)
+
+
+def test_ways_of_training_a_language_model(tmp_path: Path, capsys: Captured) -> None:
+    command = ["train", "lm-cpu", "--data", str(text_directory()), *TINY_TEXT]
+    growing = ["--model.plan", "4x1", "--stacking.block", "2", "--stacking.grow-at", "6", "--keep", "5"]
+    assert run(*command, *growing, "--run", "growing") == 0
+    together = ["--model.plan", "4x1", "--regularizer.block", "2", "--regularizer.weight", "10", "--micro-batch", "1"]
+    assert run(*command, *together, "--recompute", "--optim.name", "adafactor", "--run", "together") == 0
+    assert "cosine query" in tiny_runs.metrics(tmp_path / "together")[0]
+    assert run(*command, "--loop-counts.low", "1", "--loop-counts.high", "3", "--run", "loops") == 0
+    capsys.readouterr()
+    for step, plan in (("5", "2x1"), ("8", "4x1")):
+        assert run("eval", "growing", "--checkpoint", step, "--examples", "20") == 0
+        shown = capsys.readouterr().out
+        assert f"growing, step {step}, " in shown
+        assert re.search(rf"│ +{plan} \(trained\) │ +240 │", shown)
+
+
 def test_a_time_limit_stops_and_the_same_command_goes_on(tmp_path: Path, capsys: Captured) -> None:
     assert run("train", "phop-cpu", *TINY, "--run", "unbroken") == 0
     capsys.readouterr()
@@ -230,7 +304,7 @@ def test_a_table_is_trained_bit_by_bit(tmp_path: Path, capsys: Captured, monkeyp
     assert run("reproduce", "status", "--scale", "cpu", *places) == 0
     states = re.findall(r"│ (\S+) +│ (\S+) +│ (\S.*?) +│", capsys.readouterr().out)
     assert [row for row in states if row[2] != "missing"] == [("phop", "1x1-p16-seed0", f"step 2 of {steps}")]
-    assert len(states) == 11 + 2 * 7 + 2 * 7 + 10
+    assert len(states) == 11 + 2 * 7 + 2 * 7 + 10 + 2 * 3 + 4
 
     table = ["reproduce", "table", "phop", "--scale", "cpu", "--results", "Y"]
     for form, file in (("markdown", "table.md"), ("latex", "table.tex")):
@@ -244,7 +318,7 @@ def test_a_table_is_trained_bit_by_bit(tmp_path: Path, capsys: Captured, monkeyp
 def test_every_seed_of_the_paper_has_a_state(capsys: Captured) -> None:
     assert run("reproduce", "status", "--scale", "paper") == 0
     shown = capsys.readouterr().out
-    assert [shown.count(f"-seed{seed} ") for seed in range(4)] == [11 + 14 + 14 + 10, 11, 11, 0]
+    assert [shown.count(f"-seed{seed} ") for seed in range(4)] == [11 + 14 + 14 + 10 + 6 + 4, 11, 11, 0]
 
 
 def test_a_signal_saves_and_stops(tmp_path: Path) -> None:

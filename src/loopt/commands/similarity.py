@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from loopt.commands.parsing import parse_options
+from loopt.files import write_atomically
 from loopt.model import Layer
 from loopt.plan import InputError
 from loopt.report.heatmaps import draw_heatmaps
 from loopt.runs import Run
-from loopt.runs.files import explained, write_atomically
+from loopt.runs.files import explained
 from loopt.similarity import cosine_matrix, layer_groups
 
 

@@ -95,13 +95,14 @@ def _with_data(config: TrainConfig, run: Path) -> TrainConfig:
     source, prepared = config.data, run.parent / f"{run.name}-data"
     if (Path(source) / INDEX).exists() or (Path(source) / UNFINISHED).exists():
         return config
+    corpus = Corpus.find([source], "text")
     if (prepared / INDEX).exists():
-        _refuse_other_text(source, prepared)
+        _refuse_other_text(source, corpus, prepared)
     else:
         if "RANK" in os.environ:
             raise InputError(f"data={source}: with several ranks, prepare it first with `loopt data prepare`")
         print(f"preparing {source} in {prepared}", file=sys.stderr)
-        tokenizer = train_tokenizer((text.text for text, _ in Corpus.find([source], "text").documents()), WORDS)
+        tokenizer = train_tokenizer((text.text for text, _ in corpus.documents()), WORDS)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "tokenizer.json"
             file.write_text(tokenizer.text, encoding="utf-8")
@@ -109,8 +110,8 @@ def _with_data(config: TrainConfig, run: Path) -> TrainConfig:
     return replace(config, data=str(prepared))
 
 
-def _refuse_other_text(source: str, prepared: Path) -> None:
-    index, corpus = Index.read(prepared / INDEX), Corpus.find([source], "text")
+def _refuse_other_text(source: str, corpus: Corpus, prepared: Path) -> None:
+    index = Index.read(prepared / INDEX)
     if index.place != corpus.end or index.sources_sha256 != corpus.identity(corpus.end):
         raise InputError(
             f"data={source}: {prepared} was made from {' '.join(index.sources)}, which is not this text or has changed "

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from loopt.files import write_atomically
 from loopt.plan import LoopPlan
 from loopt.runs import RunError, TrainConfig
-from loopt.runs.files import explained, write_atomically
+from loopt.runs.files import explained
 
 Scale = Literal["cpu", "short", "paper"]
 

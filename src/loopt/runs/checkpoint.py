@@ -21,10 +21,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from loopt.runs.files import RunError, explained, sync
+from loopt.files import sync
+from loopt.runs.files import RunError, explained
 
 FORMAT = 2
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
+KEPT = "kept"
 TEMPORARY = ".tmp-"
 
 
@@ -69,12 +71,19 @@ def steps_in(directory: Path) -> list[int]:
     return sorted(int(match.group(1)) for match in matches if match)
 
 
-def save(directory: Path, weights: dict[str, Tensor], optimizer: dict[str, Tensor], state: TrainState) -> None:
+def is_kept(directory: Path, step: int) -> bool:
+    """Whether a checkpoint is to stay for good."""
+    return (directory / name_of(step) / KEPT).exists()
+
+
+def save(
+    directory: Path, weights: dict[str, Tensor], optimizer: dict[str, Tensor], state: TrainState, kept: bool = False
+) -> None:
     """Write ``directory/step-N``. When that fails, what was there before is untouched."""
     existing = steps_in(directory)
-    kept = f"; the checkpoint of step {existing[-1]} is intact" if existing else ""
+    intact = f"; the checkpoint of step {existing[-1]} is intact" if existing else ""
     temporary, final = directory / f"{TEMPORARY}{name_of(state.step)}", directory / name_of(state.step)
-    with explained(f"save the checkpoint {final}", afterwards=kept):
+    with explained(f"save the checkpoint {final}", afterwards=intact):
         try:
             directory.mkdir(parents=True, exist_ok=True)
             temporary.mkdir()
@@ -88,6 +97,8 @@ def save(directory: Path, weights: dict[str, Tensor], optimizer: dict[str, Tenso
             (temporary / STATE).write_text(json.dumps({**data, "sha256": _sha256_of_json(data)}, indent=1))
             for name in (WEIGHTS, OPTIMIZER, STATE):
                 sync(temporary / name)
+            if kept:
+                (temporary / KEPT).touch()
             sync(temporary)
             temporary.rename(final)
             sync(directory)

@@ -1,11 +1,9 @@
-"""Writing files so that they are there complete or not at all, whenever the process dies."""
+"""What goes wrong with a run's files, told in one line."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from safetensors import SafetensorError
 
@@ -23,20 +21,3 @@ def explained(doing: str, afterwards: str = "") -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         raise RunError(f"cannot {doing}: {getattr(error, 'strerror', None) or error}{afterwards}") from error
-
-
-def write_atomically(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text)
-    sync(temporary)
-    temporary.replace(path)
-    sync(path.parent)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or a directory's entries are on the disk itself."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,12 +13,13 @@ from typing import IO, Any, Literal
 
 from torch import Tensor
 
+from loopt.files import sync, write_atomically
 from loopt.model import LoopedTransformer
 from loopt.plan import InputError
 from loopt.runs import checkpoint, codec
 from loopt.runs.checkpoint import CheckpointError, TrainState
 from loopt.runs.config import TrainConfig
-from loopt.runs.files import RunError, explained, sync, write_atomically
+from loopt.runs.files import RunError, explained
 
 try:
     import fcntl
@@ -137,12 +138,14 @@ class Run:
         state: TrainState,
         keep: Collection[int] = (),
     ) -> None:
-        """Keep a checkpoint, and of the older ones only the last, the best of each that is kept, and these steps'."""
+        """Keep a checkpoint, for good where ``keep`` has its step, and of the older ones only the last, the best that
+        each of them knows of, and those for good."""
         if state.step in checkpoint.steps_in(self.checkpoints):
             return
-        checkpoint.save(self.checkpoints, weights, optimizer, state)
+        checkpoint.save(self.checkpoints, weights, optimizer, state, kept=state.step in keep)
         steps = checkpoint.steps_in(self.checkpoints)
-        needed = self._with_bests(steps[-KEEP_LAST:]) | set(keep)
+        for_good = {step for step in steps if checkpoint.is_kept(self.checkpoints, step)}
+        needed = self._with_bests(steps[-KEEP_LAST:]) | for_good | set(keep)
         with explained(f"delete old checkpoints in {self.checkpoints}"):
             for step in steps:
                 if step not in needed:

@@ -9,7 +9,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from loopt.text.durable import put_in_place, temporary_of
+from loopt.files import put_in_place, temporary_of
 from loopt.text.index import Shard, Split
 
 

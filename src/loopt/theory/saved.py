@@ -9,9 +9,10 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from loopt.files import write_atomically
 from loopt.model import LoopedTransformer, ModelConfig
 from loopt.plan import InputError
-from loopt.runs.files import explained, write_atomically
+from loopt.runs.files import explained
 
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
 

@@ -8,19 +8,26 @@ module that runs all loops is gathered once for all of them.
 from __future__ import annotations
 
 import os
+import secrets
+import time
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from loopt.model import LoopedTransformer
 
 Parallel = Literal["ddp", "fsdp"]
+
+BFLOAT16_ON = ("cuda",)
+"""Where matrix products of language models are in bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,9 @@ class Ranks:
             torch.cuda.set_device(ranks.local)
         if not dist.is_initialized():
             # gloo for what lives on the host, such as whether to stop: asking that way does not wait for the GPU
-            dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
+            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+            store, _, _ = next(rendezvous("env://", ranks.rank, ranks.size))
+            dist.init_process_group(backend, store=fresh_part(store, ranks), rank=ranks.rank, world_size=ranks.size)
         return ranks
 
     @property
@@ -83,6 +92,29 @@ class Ranks:
             dist.barrier()
 
 
+def fresh_part(store: Store, ranks: Ranks) -> Store:
+    """A part of the store that nobody wrote to before. The store is torchrun's and outlives a restart, so the addresses
+    in it may be those of ranks that are gone (pytorch issue 135712). The first rank makes up a name for the part, and
+    answers everybody who has read it; whoever gets no answer has read an old one."""
+    mine, store = secrets.token_hex(8), PrefixStore("loopt", store)
+    if ranks.first:
+        store.set("newest", mine)
+        for rank in range(1, ranks.size):
+            store.set(f"{mine} answer {rank}", store.get(f"{mine} {rank}").decode())  # get waits for it
+        return PrefixStore(mine, store)
+    while True:
+        newest = store.get("newest").decode()
+        store.set(f"{newest} {ranks.rank}", mine)
+        answer = f"{newest} answer {ranks.rank}"
+        if store.check([answer]) and store.get(answer).decode() == mine:
+            return PrefixStore(newest, store)
+        time.sleep(0.05)
+
+
+def computes_in_bfloat16(model: LoopedTransformer) -> bool:
+    return model.token_embedding.weight.device.type in BFLOAT16_ON
+
+
 def spread(module: nn.Module, model: LoopedTransformer, ranks: Ranks, parallel: Parallel) -> nn.Module:
     """``module``, whose forward runs ``model`` and returns the loss, for all ranks."""
     if not ranks.together:
@@ -90,8 +122,9 @@ def spread(module: nn.Module, model: LoopedTransformer, ranks: Ranks, parallel: 
     cuda = model.token_embedding.weight.is_cuda
     if parallel == "ddp":
         return DistributedDataParallel(module, device_ids=[ranks.local] if cuda else None)
-    precision = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    policy = precision if cuda else MixedPrecisionPolicy()
+    # What goes in is not cast: the weights of the sequences would be rounded, and with them the loss.
+    rounded = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    policy = rounded if computes_in_bfloat16(model) else MixedPrecisionPolicy()
     fully_shard(model.loop, mp_policy=policy)
     fully_shard(module, mp_policy=policy)
     return module

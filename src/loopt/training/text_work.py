@@ -24,7 +24,7 @@ from loopt.text.order import sequence_at
 from loopt.text.token_data import TokenData
 from loopt.training.chunked_loss import chunked_loss
 from loopt.training.optim import build_optimizers
-from loopt.training.parallel import Parallel, Ranks, spread
+from loopt.training.parallel import Parallel, Ranks, computes_in_bfloat16, spread
 from loopt.training.step import Step
 from loopt.training.work import Evaluation
 
@@ -34,10 +34,6 @@ PEAK_TFLOPS = {"H100": 989.0, "H200": 989.0, "B200": 2250.0, "A100": 312.0, "L40
 KEPT = 0.7
 """Of what a compiled layer would keep for the backward pass, the share that it may: that leaves out norms and products
 of activations, which cost next to nothing to compute again, and no matrix product."""
-
-
-BFLOAT16_ON = ("cuda",)
-"""Where matrix products are in bfloat16."""
 
 
 class LanguageLoss(nn.Module):
@@ -72,7 +68,7 @@ class TextStep(Step):
         micro_batch: int | None,
     ) -> None:
         cuda, sharded = model.token_embedding.weight.is_cuda, ranks.together and parallel == "fsdp"
-        self.copied = model.token_embedding.weight.device.type in BFLOAT16_ON and not sharded
+        self.copied = computes_in_bfloat16(model) and not sharded
         self.computing = _in_bfloat16(model) if self.copied else model
         if compiled:
             speed_up(self.computing)

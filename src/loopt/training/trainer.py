@@ -26,6 +26,7 @@ from loopt.devices import DeviceName, pick_device
 from loopt.model import LoopedTransformer
 from loopt.plan import InputError, LoopPlan
 from loopt.runs import Best, Run, RunError, TrainConfig, TrainState, checkpoint, codec, read_config
+from loopt.runs.stacking import StackingConfig
 from loopt.training.optim import load_optimizer_tensors, optimizer_tensors
 from loopt.training.parallel import Parallel, Ranks, whole
 from loopt.training.progress import ProgressLines
@@ -187,7 +188,8 @@ class _Trainer:
 
     def _build(self, plan: LoopPlan) -> None:
         """The model with this plan, its optimizers, and what it is trained on."""
-        config = replace(self.config, model=replace(self.config.model, plan=plan))
+        # The config of one stage, in which nothing grows.
+        config = replace(self.config, model=replace(self.config.model, plan=plan), stacking=StackingConfig())
         self.model = build_model(config, self.device)
         self.model.loop.recompute = self.session.recompute
         self.work: Work

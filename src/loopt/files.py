@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: str | bytes) -> None:
     temporary = temporary_of(path)
-    temporary.write_bytes(data)
+    temporary.write_bytes(data.encode() if isinstance(data, str) else data)
     put_in_place(temporary, path)
 
 
@@ -17,13 +17,14 @@ def temporary_of(path: Path) -> Path:
 
 
 def put_in_place(temporary: Path, path: Path) -> None:
-    """Give a file its name once all of it is on the disk: it is there complete or not at all."""
-    _sync(temporary)
+    """Give a file its name once all of it is on the disk."""
+    sync(temporary)
     temporary.replace(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Wait until a file or a directory's entries are on the disk itself."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
