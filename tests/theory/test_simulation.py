@@ -79,7 +79,8 @@ def test_any_transformer_is_simulated(
     R, L = max(order) + 1, len(order)
     for_these, for_all = Bounds.measured(formal, inputs, factor=1.0), Bounds.from_weights(formal)
     for field in fields(Bounds):
-        assert getattr(for_these, field.name) <= getattr(for_all, field.name)
+        rounding = 1 + 1e-12  # with one coordinate the bound is reached
+        assert getattr(for_these, field.name) <= getattr(for_all, field.name) * rounding
     for bounds in (for_these, for_all):
         looped = simulate(formal, bounds)
         assert off_by(formal, looped, inputs) <= TOLERANCE
