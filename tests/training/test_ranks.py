@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -285,7 +286,6 @@ def test_a_rank_is_killed_and_the_job_stopped(tmp_path: Path) -> None:
     step = int(stop.group(1))
     assert step == last_step(run) > killed_at
     assert torchrun.returncode != 0
-    assert "Signal 9 (SIGKILL)" in err or "exitcode: -9" in err
 
     in_ranks(_do, tmp_path, {"unbroken": Job(config, stop_at=step)})
     assert metrics(run) == metrics(tmp_path / "unbroken")
@@ -297,6 +297,7 @@ def test_a_rank_is_killed_and_the_job_stopped(tmp_path: Path) -> None:
 def test_ranks_that_are_started_again_do_not_meet_the_dead() -> None:
     """Their store remembers the last time; who comes first this time is left to chance."""
     store, seen = dist.HashStore(), []
+    store.set_timeout(timedelta(seconds=5))
     for attempt, late in enumerate((0, 0, 1)):
 
         def join(rank: int, late: int = late) -> dist.Store:
