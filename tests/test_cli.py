@@ -225,14 +225,15 @@ def test_a_language_model_is_trained_on_files_of_text_and_measured(tmp_path: Pat
     command = ["train", "lm-cpu", "--data", "texts", *TINY_TEXT, "--run", "first"]
     assert run(*command, "--time-limit", "0") == 0
     begun = capsys.readouterr()
-    assert begun.err == "preparing texts in first-data\n"
+    sizes = re.fullmatch(r"preparing texts in first-data\n(first: plan .*, [\d,]+ parameters\n)", begun.err)
+    assert sizes
     assert begun.out == "first: time limit, saved at step 1; the same command goes on from there\n"
     assert run(*command) == 0
     trained = capsys.readouterr()
     figures = r"perplexity (\d+\.\d\d) on (\d+) tokens of held-out text"
     told = re.fullmatch(rf"first: all steps done, step 8; {figures}\n", trained.out)
     assert told
-    assert not trained.err
+    assert trained.err == sizes.group(1)
     perplexity, tokens = told.groups()
 
     before = tiny_runs.snapshot(tmp_path / "first")

@@ -19,6 +19,7 @@ from loopt.text.prepare import Settings, prepare
 from loopt.text.sources import Corpus
 from loopt.text.tokenizer import train_tokenizer
 from loopt.training import Outcome, Session, presets, train
+from loopt.training.trainer import resolve
 
 WORDS, VALIDATION = 2048, 0.1
 """For text that comes as files: a small vocabulary, and a share held out that also few documents can give."""
@@ -71,8 +72,13 @@ def main(arguments: list[str]) -> int:
     example = f"{prog} {changes}"
     description = f"Train a model, or go on with a run that was stopped. For example:\n\n{example}"
     options = parse_options(Options, rest, prog, default=default, description=description)
-    outcome = train(_with_data(options.config, options.run), options.run, options.session)
-    if int(os.environ.get("RANK", 0)) > 0:  # the first rank speaks for all
+    config = _with_data(options.config, options.run)
+    others = int(os.environ.get("RANK", 0)) > 0  # the first rank speaks for all
+    if config.task is None and not others:
+        model = resolve(config, options.run).model
+        print(f"{options.run}: plan {model.plan}, {model.parameters():,} parameters", file=sys.stderr)
+    outcome = train(config, options.run, options.session)
+    if others:
         return 128 + outcome.signal if outcome.signal else 0
     if not outcome.finished:
         return report_stop(outcome, options.run)

@@ -6,6 +6,7 @@ Nothing here reads a tensor's value on the host, so ``step`` can be captured in 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -45,7 +46,7 @@ class Adafactor(torch.optim.Optimizer):
             "scale_parameter": scale_parameter,
         }
         super().__init__(params, options)
-        self._update = _compiled_update if compiled else _update
+        self._update = _compiled_update() if compiled else _update
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -104,8 +105,10 @@ def _update(
     parameter.copy_(weights * (1 - lr * weight_decay) - update * (lr * scale))
 
 
-_compiled_update = torch.compile(_update, dynamic=True)  # one compilation for all matrices
-"""The same in a few kernels."""
+@functools.cache
+def _compiled_update() -> Callable[..., None]:
+    """The same in a few kernels; one compilation for all matrices."""
+    return torch.compile(_update, dynamic=True)
 
 
 def _running_mean(mean: Tensor, sample: Tensor, newest: Tensor) -> Tensor:
