@@ -32,7 +32,7 @@ from torch import Tensor
 from loopt import tasks
 from loopt.tasks import Batch, PHop, Task
 from loopt.tasks.random_bits import Stream
-from loopt.training.step import shares
+from loopt.training.task_work import shares
 
 # The tasks' defaults are the paper's shapes.
 SHAPES: dict[str, Task] = {name: tasks.get(name) for name in tasks.names()} | {"phop, uniform": PHop(sampler="uniform")}
@@ -91,7 +91,7 @@ def cuda_table(options: argparse.Namespace) -> Table:
             ways = (
                 maker(task, batch_size, "cuda"),
                 captured(maker(task, batch_size, "cuda")),
-                captured(maker(task, batch_size, "cuda", torch.compile(draw))),
+                captured(maker(task, batch_size, "cuda", compiled_draw())),
             )
             rates = [batch_size / median_seconds(way, device_clock, options) for way in ways]
             ratio = beside_public(task, max(rates))
@@ -116,6 +116,11 @@ def rounded(number: float) -> str:
 
 def draw(part: Task, indices: Tensor, stream: Stream) -> Batch:
     return part.draw(indices, stream)
+
+
+def compiled_draw() -> Callable[..., Batch]:
+    """As the trainer has it: one compilation for every part of a mixture."""
+    return torch.compile(draw, dynamic=False)
 
 
 def maker(task: Task, batch_size: int, device: str, draw: Callable[..., Batch] = draw) -> Callable[[], None]:

@@ -27,13 +27,12 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 
-from loopt.kernels import speed_up
+from generators import captured, compiled_draw, maker
 from loopt.plan import LoopPlan
 from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.runs import OptimConfig, TrainConfig
-from loopt.tasks.random_bits import Stream
-from loopt.training.optim import build_optimizers, learning_rate
-from loopt.training.step import TaskStep, shares
+from loopt.training.optim import learning_rate
+from loopt.training.task_work import TaskStep, shares
 from loopt.training.trainer import build_model
 
 SHAPES = {"phop": ("1x6", "p16"), "addition": ("1x12", ""), "igsm": ("1x8", "")}
@@ -73,9 +72,7 @@ def config_of(task: str, batch_size: int | None = None, optimizer: str = "adamw"
 
 
 def trainer_step(config: TrainConfig) -> TaskStep:
-    model = build_model(config, torch.device("cuda"))
-    speed_up(model)
-    return TaskStep(config, model, build_optimizers(model, config.optim, compiled=True), compiled=True, captured=True)
+    return TaskStep(config, build_model(config, torch.device("cuda")), compiled=True, captured=True)
 
 
 def plain_step(config: TrainConfig) -> Callable[[], None]:
@@ -103,30 +100,6 @@ def plain_step(config: TrainConfig) -> Callable[[], None]:
         done += 1
 
     return step
-
-
-def generator_alone(config: TrainConfig) -> Callable[[], None]:
-    """Making a batch of every part, captured; its sum is kept, so that nothing is left out."""
-    parts = list(zip(config.task.parts, shares(config.batch_size, len(config.task.parts)), strict=True))
-    draw = torch.compile(lambda part, indices, stream: part.draw(indices, stream))
-    kept = torch.zeros((), dtype=torch.int64, device="cuda")
-    counter = torch.zeros(1, dtype=torch.int64, device="cuda")
-
-    def make() -> None:
-        for part, count in parts:
-            indices = counter * count + torch.arange(count, device="cuda")
-            kept.add_(draw(part, indices, Stream(part.name, config.seed, "train")).tokens[:, -1].sum())
-        counter.add_(1)
-
-    beside = torch.cuda.Stream()
-    with torch.cuda.stream(beside):
-        for _ in range(3):
-            make()
-    beside.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        make()
-    return graph.replay
 
 
 def milliseconds(steps: Sequence[Callable[[], None]], count: int, turns: int = 5) -> list[float]:
@@ -162,7 +135,7 @@ def steps_table(tasks: Sequence[str], count: int) -> Table:
             config = config_of(task, optimizer=optimizer)
             ours = trainer_step(config)
             start = started(ours)
-            generator = generator_alone(config)
+            generator = captured(maker(config.task, config.batch_size, "cuda", compiled_draw()))
             if optimizer == "adamw":
                 plain = plain_step(config)
                 started(plain)

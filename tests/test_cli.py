@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 import tiny_runs
+from command_line import run
 from loopt import LoopPlan, ModelConfig, __version__
-from loopt.cli import COMMANDS, main
+from loopt.cli import COMMANDS
 from loopt.report.drawing import human
 from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.reproduce.experiment import jobs_of
@@ -40,13 +41,6 @@ Captured = pytest.CaptureFixture[str]
 def in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")  # no message is wrapped
-
-
-def run(*arguments: str) -> int:
-    try:
-        return main(arguments)
-    except SystemExit as exit:  # from the parser of options
-        return int(exit.code or 0)
 
 
 def in_a_process(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loopt.cli import main
+import command_line
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "persuasion"
 Captured = pytest.CaptureFixture[str]
@@ -24,10 +24,7 @@ def in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def run(*arguments: str) -> int:
-    try:
-        return main(["data", *arguments])
-    except SystemExit as exit:  # from the parser of options
-        return int(exit.code or 0)
+    return command_line.run("data", *arguments)
 
 
 def example_tokenizer(vocab_size: int = 512) -> str:

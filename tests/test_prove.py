@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import command_line
 import tiny_runs
 from loopt import LoopedTransformer
-from loopt.cli import main
 from loopt.commands.prove import THEOREMS, ChainOfThoughtOptions, GroupOptions, PHopOptions
 from loopt.plan import InputError
 from loopt.report.proofs import trace_text
@@ -36,10 +36,7 @@ def in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def run(*arguments: str) -> int:
-    try:
-        return main(["prove", *arguments])
-    except SystemExit as exit:  # from the parser of options
-        return int(exit.code or 0)
+    return command_line.run("prove", *arguments)
 
 
 @pytest.mark.parametrize("theorem", ["group-composition", "simulation", "phop", "cot", "all"])

@@ -14,9 +14,10 @@ from torch import Tensor
 from loopt.model import LoopedTransformer
 from loopt.plan import InputError, LoopPlan
 from loopt.theory import chain_of_thought as cot
+from loopt.theory import examples
 from loopt.theory.chain_of_thought import Case, Constants, Thresholds, build_looped, build_masked, build_uncounted
+from loopt.theory.examples import random_transformer
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head
-from loopt.theory.simulation import random_transformer
 
 BUILT = [(build_masked, cot.run_masked), (build_looped, cot.run_looped), (build_uncounted, cot.run_looped)]
 SLACK = ("beta", "gate", "gap")
@@ -76,7 +77,7 @@ def test_any_transformer_is_simulated(plan: str, V: int, n: int, m: int, widths:
 @pytest.mark.parametrize("bits", range(1, 7))
 def test_every_sum_is_right(bits: int) -> None:
     case = cot.addition_case(bits)
-    assert torch.equal(case.tokens[:, case.n :], cot.all_additions(bits)[1])
+    assert torch.equal(case.tokens[:, case.n :], examples.all_additions(bits)[1])
     assert case.gap == pytest.approx(1, abs=1e-12)
     looped = build_looped(case.theta, case.n, bits, case.constants).model()
     for prompts, tokens in zip(case.prompts.split(cot.CHUNK), case.tokens.split(cot.CHUNK), strict=True):
@@ -84,12 +85,12 @@ def test_every_sum_is_right(bits: int) -> None:
 
 
 def test_sums_are_sums() -> None:
-    prompts, sums = cot.all_additions(bits=4)
+    prompts, sums = examples.all_additions(bits=4)
     row = 11 * 2**4 + 6
-    assert [cot.ADDITION_WORDS[token] for token in prompts[row]] == list("1011+0110=")
-    assert [cot.ADDITION_WORDS[token] for token in sums[row]] == ["1c0", "0c1", "0c1", "0c1"]  # 17 is 10001
+    assert [examples.ADDITION_WORDS[token] for token in prompts[row]] == list("1011+0110=")
+    assert [examples.ADDITION_WORDS[token] for token in sums[row]] == ["1c0", "0c1", "0c1", "0c1"]  # 17 is 10001
     for (a, b), answer in zip(((a, b) for a in range(16) for b in range(16)), sums.tolist(), strict=True):
-        totals = [token - cot.FIRST_SUM for token in answer]
+        totals = [token - examples.FIRST_SUM for token in answer]
         assert sum((total % 2) << j for j, total in enumerate(totals)) + ((totals[-1] // 2) << 4) == a + b
 
 
@@ -236,7 +237,7 @@ def test_sizes_that_cannot_be(n: int, m: int, addition: Case) -> None:
         with pytest.raises(InputError, match=wrong[n, m]):
             build(addition.theta, n, m)
     with pytest.raises(InputError, match="bits=0: allowed is 1 or more"):
-        cot.build_addition(0)
+        examples.build_addition(0)
 
 
 def test_prove() -> None:

@@ -17,6 +17,7 @@ from loopt.plan import InputError
 from loopt.tasks import PHop
 from loopt.theory import phop
 from loopt.theory.formal import FormalTransformer
+from loopt.theory.learned import compare
 from loopt.theory.phop import (
     ALPHABET,
     START,
@@ -213,7 +214,7 @@ def test_trace_refuses_other_letters() -> None:
 
 def test_comparison_knows_pointer_doubling_when_it_sees_it() -> None:
     task = PHop(p=(6,), n=24)
-    comparison = phop.compare(build_phop(6, 24).model(), task, examples=30)
+    comparison = compare(build_phop(6, 24).model(), task, examples=30)
     assert comparison.hops == (1, 2, 3, 4, 6)
     assert [(after.block, after.loop) for after in comparison.learned] == [(0, 0), (1, 0), (2, 0), (2, 1), (2, 2)]
     assert [(after.block, after.loop) for after in comparison.built] == [(0, loop) for loop in range(5)]
@@ -228,7 +229,7 @@ def test_comparison_counts_what_an_untrained_model_says() -> None:
     task = PHop(p=(2,), n=12, alphabet=3)
     torch.manual_seed(0)
     model = LoopedTransformer(ModelConfig(LoopPlan.parse("2x3"), 16, 2, 16, vocab_size=4, max_len=12))
-    comparison = phop.compare(model, task, examples=20)
+    comparison = compare(model, task, examples=20)
     tokens = task.sample(range(20), seed=0, split="test").tokens
     for after, thought in zip(comparison.learned, model.thoughts(tokens), strict=True):
         said = thought.probabilities[:, -1].argmax(-1).tolist()
@@ -240,7 +241,7 @@ def test_comparison_counts_what_an_untrained_model_says() -> None:
 def test_comparison_is_for_one_p() -> None:
     model = build_phop(2, 12).model()
     with pytest.raises(InputError, match=r"p=\(1, 2\); a comparison with the built model is for runs with one p"):
-        phop.compare(model, PHop(p=(1, 2), n=12), examples=1)
+        compare(model, PHop(p=(1, 2), n=12), examples=1)
 
 
 def test_what_cannot_be_built_is_named() -> None:

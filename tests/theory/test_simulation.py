@@ -18,6 +18,7 @@ from loopt.runs import OptimConfig, Run, TrainConfig
 from loopt.tasks import PHop
 from loopt.tasks.groups import group
 from loopt.theory import simulation
+from loopt.theory.examples import composition_by_prefixes, random_transformer
 from loopt.theory.formal import FormalTransformer
 from loopt.theory.group_composition import build_group_composition
 from loopt.theory.simulation import (
@@ -26,10 +27,8 @@ from loopt.theory.simulation import (
     TOLERANCE,
     Bounds,
     Constants,
-    composition_by_prefixes,
     differences,
     distinct_layers,
-    random_transformer,
     simulate,
     with_start,
 )

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
 from loopt.tasks import IGNORE
 from loopt.training.chunked_loss import chunked_loss
-from loopt.training.step import weighted_loss
+from loopt.training.task_work import weighted_loss
 
 on_a_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

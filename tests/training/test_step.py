@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
-from loopt.kernels import speed_up
 from loopt.model import ConfigError
 from loopt.runs import OptimConfig, TrainConfig
 from loopt.tasks import IGNORE, Addition, Batch, PHop, Task
 from loopt.training.optim import build_optimizers, learning_rate
-from loopt.training.step import NonFiniteError, TaskStep, backward, shares, update
+from loopt.training.step import NonFiniteError, update
+from loopt.training.task_work import TaskStep, backward, shares
 from loopt.training.trainer import build_model
 from tiny_runs import TINY, tiny
 
@@ -29,11 +29,7 @@ on_a_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), r
 
 def stepper(config: TrainConfig, device: torch.device = CPU, **options: Any) -> TaskStep:
     config = config.resolved()
-    model = build_model(config, device)
-    if options.get("compiled"):
-        speed_up(model)
-    optimizers = build_optimizers(model, config.optim, compiled=options.get("compiled", False))
-    return TaskStep(config, model, optimizers, **options)
+    return TaskStep(config, build_model(config, device), **options)
 
 
 def losses(update: TaskStep, steps: int) -> list[float]:

@@ -30,9 +30,9 @@ from loopt.training.optim import learning_rate, load_optimizer_tensors
 from loopt.training.parallel import Ranks
 from loopt.training.stacking import grow
 from loopt.training.step import Step
+from loopt.training.task_work import TaskStep
 from loopt.training.text_work import TextStep, open_data
 from loopt.training.trainer import build_model, resolve
-from loopt.training.work import TaskWork
 from tiny_runs import (
     CPU,
     TINY,
@@ -456,7 +456,7 @@ def text_step(config: TrainConfig) -> Step:
 
 def task_step(config: TrainConfig) -> Step:
     config = config.resolved()
-    return TaskWork(config, build_model(config, torch.device("cpu")), 0, compiled=False).step
+    return TaskStep(config, build_model(config, torch.device("cpu")))
 
 
 def text_rows(config: TrainConfig, step: int) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,8 @@ from loopt.runs import OptimConfig, Run, RunError, TrainConfig
 from loopt.tasks import PHop
 from loopt.training import DivergedError, Session, train
 from loopt.training.optim import build_optimizers, learning_rate
-from loopt.training.step import backward, update
+from loopt.training.step import update
+from loopt.training.task_work import backward
 from loopt.training.trackers import TrackerName
 from loopt.training.trainer import build_model
 from tiny_runs import (

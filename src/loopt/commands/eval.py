@@ -54,7 +54,8 @@ def main(arguments: list[str]) -> int:
     trained = run.config.plan_of_checkpoint(step)
     plans = [trained.with_loops(n) for n in options.loops] or [trained]
     model = run.load_model(step).to(pick_device(options.device))
-    table = Table(title=f"{options.run}, step {step}, {options.split}", title_justify="left")
+    of = options.split if run.config.task is not None else "held-out text"
+    table = Table(title=f"{options.run}, step {step}, {of}", title_justify="left")
     rows = list(zip(plans, options.loops or [None], strict=True))
     if run.config.task is not None:
         columns: tuple[str, ...] = ("plan", "test", "examples", "accuracy", "loss")

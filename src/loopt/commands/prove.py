@@ -19,6 +19,7 @@ from loopt.runs.files import explained
 from loopt.tasks import groups
 from loopt.tasks.phop import PHop
 from loopt.theory import chain_of_thought, group_composition, phop, simulation
+from loopt.theory.learned import compare
 from loopt.theory.proof import Proof
 from loopt.theory.saved import save
 
@@ -223,6 +224,6 @@ def _compare(directory: Path, seed: int) -> int:
         trained_on = f"task {run.config.task.name}" if run.config.task else "text"
         raise InputError(f"compare={directory}: a run of {trained_on}; allowed is one of task phop")
     model = run.load_model("best")
-    comparison = phop.compare(model, run.config.task, seed=seed)
+    comparison = compare(model, run.config.task, seed=seed)
     Console().print(comparison_table(comparison, str(directory)))
     return 0 if comparison.built[-1].accuracies[-1] == 1.0 else 1

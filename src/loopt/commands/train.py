@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from loopt.text.prepare import Settings, prepare
 from loopt.text.sources import Corpus
 from loopt.text.tokenizer import train_tokenizer
 from loopt.training import Outcome, Session, presets, train
+from loopt.training.parallel import Ranks
 from loopt.training.trainer import resolve
 
 WORDS, VALIDATION = 2048, 0.1
@@ -73,12 +73,12 @@ def main(arguments: list[str]) -> int:
     description = f"Train a model, or go on with a run that was stopped. For example:\n\n{example}"
     options = parse_options(Options, rest, prog, default=default, description=description)
     config = _with_data(options.config, options.run)
-    others = int(os.environ.get("RANK", 0)) > 0  # the first rank speaks for all
-    if config.task is None and not others:
+    first = Ranks.told().first  # it speaks for all
+    if config.task is None and first:
         model = resolve(config, options.run).model
         print(f"{options.run}: plan {model.plan}, {model.parameters():,} parameters", file=sys.stderr)
     outcome = train(config, options.run, options.session)
-    if others:
+    if not first:
         return 128 + outcome.signal if outcome.signal else 0
     if not outcome.finished:
         return report_stop(outcome, options.run)
@@ -105,7 +105,7 @@ def _with_data(config: TrainConfig, run: Path) -> TrainConfig:
     if (prepared / INDEX).exists():
         _refuse_other_text(source, corpus, prepared)
     else:
-        if "RANK" in os.environ:
+        if Ranks.told().together:
             raise InputError(f"data={source}: with several ranks, prepare it first with `loopt data prepare`")
         print(f"preparing {source} in {prepared}", file=sys.stderr)
         tokenizer = train_tokenizer((text.text for text, _ in corpus.documents()), WORDS)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from loopt.report.curves import require_matplotlib
 from loopt.runs.files import explained
-from loopt.theory.phop import Comparison
+from loopt.theory.learned import Comparison
 from loopt.theory.proof import Check, Proof, Size, Trace
 
 CHANGED, SAME = "#cfe3f4", "#ffffff"

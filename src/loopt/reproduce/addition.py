@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
-from loopt.reproduce.experiment import Experiment, Row, Scale
+from loopt.reproduce.experiment import Experiment, Row, Scale, miniature
 from loopt.runs import OptimConfig, TrainConfig
 from loopt.tasks import Addition
 
@@ -32,18 +32,9 @@ def _columns_of(variant: str, scale: Scale) -> dict[str, str]:
 
 def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     if scale == "cpu":
-        return TrainConfig(
-            task=Addition(operands=(2,), digits=2, test_operands=(2,)),
-            model=ModelConfig(plan=plan, d_model=48, n_heads=3, d_ff=192, rope_base=30.0),
-            optim=OptimConfig(name="muon", lr=5e-3, warmup_steps=50),
-            steps=600,
-            batch_size=64,
-            log_every=50,
-            eval_every=50,
-            eval_examples=1024,
-            test_examples=4096,
-            target_accuracy=0.99,
-        )
+        task = Addition(operands=(2,), digits=2, test_operands=(2,))
+        optim = OptimConfig(name="muon", lr=5e-3, warmup_steps=50)
+        return miniature(task, plan, optim, steps=600, eval_every=50, target_accuracy=0.99)
     full = TrainConfig(
         task=Addition(),
         model=ModelConfig(plan=plan, d_model=256, n_heads=8, d_ff=1024),

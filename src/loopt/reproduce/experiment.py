@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from loopt.files import write_atomically
+from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
-from loopt.runs import RunError, TrainConfig
+from loopt.runs import OptimConfig, RunError, TrainConfig
 from loopt.runs.files import explained
+from loopt.tasks import Task
 
 Scale = Literal["cpu", "short", "paper"]
 
@@ -57,6 +59,26 @@ class Experiment:
     def seeds_at(self, scale: Scale) -> int:
         """How many seeds to run unless told otherwise."""
         return self.seeds if scale == "paper" else 1
+
+
+def miniature(
+    task: Task, plan: LoopPlan, optim: OptimConfig, steps: int, rope_base: float = 30.0, **settings: Any
+) -> TrainConfig:
+    """A run of scale cpu: d = 48, and minutes of two cores for a table."""
+    return replace(
+        TrainConfig(
+            task=task,
+            model=ModelConfig(plan=plan, d_model=48, n_heads=3, d_ff=192, rope_base=rope_base),
+            optim=optim,
+            steps=steps,
+            batch_size=64,
+            log_every=50,
+            eval_every=100,
+            eval_examples=1024,
+            test_examples=4096,
+        ),
+        **settings,
+    )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
-from loopt.reproduce.experiment import Experiment, Row, Scale
+from loopt.reproduce.experiment import Experiment, Row, Scale, miniature
 from loopt.runs import OptimConfig, TrainConfig
 from loopt.tasks import GroupComposition
 
@@ -17,18 +17,9 @@ SMALL = {"s5": ("S3", 8), "a5": ("A4", 4)}
 def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     if scale == "cpu":
         name, length = SMALL[variant]
-        return TrainConfig(
-            task=GroupComposition(group=name, n=length, supervision="every"),
-            model=ModelConfig(plan=plan, d_model=48, n_heads=3, d_ff=192, rope_base=30.0),
-            optim=OptimConfig(name="muon", lr=5e-3, warmup_steps=50),
-            steps=1500,
-            batch_size=64,
-            log_every=50,
-            eval_every=100,
-            eval_examples=1024,
-            test_examples=4096,
-            target_accuracy=0.99,
-        )
+        task = GroupComposition(group=name, n=length, supervision="every")
+        optim = OptimConfig(name="muon", lr=5e-3, warmup_steps=50)
+        return miniature(task, plan, optim, steps=1500, target_accuracy=0.99)
     return TrainConfig(
         task=GroupComposition(group=variant.upper(), n=LENGTH, supervision="every"),
         model=ModelConfig(plan=plan, d_model=128, n_heads=8, d_ff=512),

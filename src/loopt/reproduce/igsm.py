@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
-from loopt.reproduce.experiment import Experiment, Row, Scale
+from loopt.reproduce.experiment import Experiment, Row, Scale, miniature
 from loopt.runs import OptimConfig, TrainConfig
 from loopt.tasks import IGSM
 
@@ -27,17 +27,9 @@ PAPER = {
 
 def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     if scale == "cpu":
-        return TrainConfig(
-            task=IGSM(modulus=3, statements=3, needed=(2, 3)),
-            model=ModelConfig(plan=plan, d_model=48, n_heads=3, d_ff=192, rope_base=100.0),
-            optim=OptimConfig(name="muon", lr=8e-3, warmup_steps=50),
-            steps=400,
-            batch_size=64,
-            log_every=50,
-            eval_every=100,
-            eval_examples=1024,
-            test_examples=4096,
-        )
+        task = IGSM(modulus=3, statements=3, needed=(2, 3))
+        optim = OptimConfig(name="muon", lr=8e-3, warmup_steps=50)
+        return miniature(task, plan, optim, steps=400, rope_base=100.0)
     full = TrainConfig(
         task=IGSM(),
         model=ModelConfig(plan=plan, d_model=128, n_heads=8, d_ff=512),

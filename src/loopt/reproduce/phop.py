@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
-from loopt.reproduce.experiment import Experiment, Row, Scale
+from loopt.reproduce.experiment import Experiment, Row, Scale, miniature
 from loopt.runs import OptimConfig, TrainConfig
 from loopt.tasks import PHop
 from loopt.training import presets
@@ -69,15 +68,5 @@ def _short(plan: LoopPlan, task: PHop) -> TrainConfig:
 
 def _cpu(plan: LoopPlan, task: PHop) -> TrainConfig:
     """The same table in miniature: 24 letters, 2 and 3 hops, d = 48."""
-    return TrainConfig(
-        task=task,
-        model=ModelConfig(plan=plan, d_model=48, n_heads=3, d_ff=192, rope_base=30.0),
-        optim=OptimConfig(name="adamw", lr=5e-3, warmup_steps=50),
-        steps=500,
-        batch_size=64,
-        log_every=50,
-        eval_every=100,
-        eval_examples=1024,
-        test_examples=4096,
-        target_accuracy=0.99,
-    )
+    optim = OptimConfig(name="adamw", lr=5e-3, warmup_steps=50)
+    return miniature(task, plan, optim, steps=500, target_accuracy=0.99)

@@ -22,7 +22,7 @@ from loopt.reproduce.sweep import Places, run_job, saved_step
 from loopt.runs import RunError
 from loopt.runs.run import BusyError
 from loopt.training import DivergedError, Outcome, Session
-from loopt.training.trainer import noted_signals
+from loopt.training.signals import noted_signals, stopped_by
 
 RETRIES = 3
 """How often a job whose worker died is started again before it is given up."""
@@ -164,4 +164,4 @@ def _by_our_signal(outcome: Outcome, caught: list[int]) -> Outcome:
     """What stopped a job that we cancelled is the signal that we caught."""
     if not caught:
         return outcome
-    return replace(outcome, reason=f"stopped by {signal.Signals(caught[0]).name}", signal=caught[0])
+    return replace(outcome, reason=stopped_by(caught[0]), signal=caught[0])

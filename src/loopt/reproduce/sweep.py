@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -19,7 +18,7 @@ from loopt.reproduce.experiment import Job
 from loopt.runs import Run, checkpoint, codec
 from loopt.training import Company, DivergedError, Outcome, Session, train, train_stepwise
 from loopt.training.progress import ProgressLines
-from loopt.training.trainer import noted_signals
+from loopt.training.signals import noted_signals, stopped_by
 
 MOST_EXAMPLES = 8192
 """For each number of loops."""
@@ -81,8 +80,8 @@ class _Sweep:
                     self._step(job, steps)
             if self.waiting and self.company.caught and self.stopped is None:
                 number = self.company.caught[0]
-                reason = f"stopped by {signal.Signals(number).name}"
-                self.stopped = Outcome(False, saved_step(self.waiting[0], self.places), reason, signal=number)
+                step = saved_step(self.waiting[0], self.places)
+                self.stopped = Outcome(False, step, stopped_by(number), signal=number)
         finally:
             for _, steps in self.active.values():
                 steps.close()

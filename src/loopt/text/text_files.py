@@ -9,6 +9,7 @@ import json
 import lzma
 import re
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ def format_of(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class LocalFile:
+class LocalFile(ABC):
     path: Path
     text_field: str
 
@@ -49,8 +50,9 @@ class LocalFile:
     def size(self) -> int:
         return self.path.stat().st_size
 
+    @abstractmethod
     def documents(self, start: int) -> Iterator[Document]:
-        raise NotImplementedError
+        """Those from place ``start`` on."""
 
     def identity(self, only_begun: bool) -> str:
         """A hash of size, beginning and end: reading all of a large file again would take too long.

@@ -38,10 +38,11 @@ from torch import Tensor
 
 from loopt.model import LoopedTransformer
 from loopt.plan import Block, InputError, LoopPlan
+from loopt.theory.examples import ADDITION_WORDS, all_additions, build_addition, random_transformer
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head, Space, zeros
 from loopt.theory.gates import signed_binary
 from loopt.theory.proof import Check, Proof, Size, Trace
-from loopt.theory.simulation import bisect, random_transformer
+from loopt.theory.thresholds import bisect
 
 
 @dataclass(frozen=True)
@@ -300,55 +301,6 @@ def _dummy(model: LoopedTransformer) -> int:
 @torch.no_grad()
 def _read_out(model: LoopedTransformer, state: Tensor) -> Tensor:
     return model.readout(state).argmax(-1)
-
-
-# Two numbers added by chain of thought
-
-ADDITION_WORDS = ("0", "1", "+", "=", "0c0", "1c0", "0c1", "1c1")
-"""1c0: the sum's bit is 1, and 0 is carried on. The last four stand for 0 to 3, the sum of three bits."""
-FIRST_SUM = 4
-
-
-def build_addition(bits: int) -> FormalTransformer:
-    """θ for inputs a_k…a_1 + b_k…b_1 = of k bits each: one layer that generates the sum's bits with their carries, the
-    least significant first. Position n+j-1 holds the carry of step j-1; two heads fetch a_j and b_j and add them to it.
-    The logit of a sum r is 2r·total - r², largest where r = total, and 1 above the next."""
-    if bits < 1:
-        raise InputError(f"bits={bits}: allowed is 1 or more")
-    n, m = 2 * bits + 2, bits
-    s = bits_for(n, m)
-    space = Space(bit=1, total=1, one=1, i=s, a=s, b=s)
-    bit, total, one = (space.unit(name) for name in ("bit", "total", "one"))
-    tokens = zeros(len(ADDITION_WORDS), space.size)
-    tokens[1] = bit
-    tokens[FIRST_SUM + 2 :] = total  # the two with a carry
-    i = torch.arange(1, n + m + 1)
-    j = i - n + 1  # the step that position i decides about
-    decides = (j >= 1) & (j <= m)
-    codes = {"i": i, "a": torch.where(decides, bits + 1 - j, i), "b": torch.where(decides, 2 * bits + 2 - j, i)}
-    positions = one + sum(signed_binary(where, s) @ space.read(name) for name, where in codes.items())
-    heads = tuple(
-        Head(query=20.0 * space.read(name), key=space.read("i"), value=bit[None], output=total[None]) for name in "ab"
-    )
-    layer = FormalLayer(heads, W1=zeros(1, space.size), b1=zeros(1), W2=zeros(space.size, 1), b2=zeros(space.size))
-    output = torch.stack([-2 * one] * FIRST_SUM + [2 * r * total - r * r * one for r in range(4)])
-    return FormalTransformer(LoopPlan.parse("1x1"), tokens, positions, (layer,), output)
-
-
-def all_additions(bits: int) -> tuple[Tensor, Tensor]:
-    """Every input of so many bits, [4^bits, 2·bits+2], and by adding integers what follows, [4^bits, bits]."""
-    prompts, sums = [], []
-    for a in range(2**bits):
-        for b in range(2**bits):
-            prompts.append([*_digits(a, bits)[::-1], 2, *_digits(b, bits)[::-1], 3])
-            carries = [((a % 2**j) + (b % 2**j)) >> j for j in range(1, bits + 1)]
-            answer = zip(_digits(a + b, bits), carries, strict=True)
-            sums.append([FIRST_SUM + bit + 2 * carry for bit, carry in answer])
-    return torch.tensor(prompts), torch.tensor(sums)
-
-
-def _digits(number: int, bits: int) -> list[int]:
-    return [number >> j & 1 for j in range(bits)]
 
 
 def all_prompts(vocabulary: int, n: int) -> Tensor:

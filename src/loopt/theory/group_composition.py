@@ -33,6 +33,7 @@ True
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -53,6 +54,7 @@ from loopt.theory.gates import signed_binary
 from loopt.theory.lemmas import interleaved
 from loopt.theory.precision import FixedPoint
 from loopt.theory.proof import Check, Proof, Size, Trace
+from loopt.theory.thresholds import bisect
 
 Held = TypeVar("Held")
 
@@ -244,15 +246,13 @@ def smallest_precision(group: Group, n: int, inputs: int = 8, seed: int = 0) -> 
 def smallest_beta(group: Group, n: int, inputs: int = 16, seed: int = 0, within: float = 0.02) -> float:
     """The smallest β, to ``within``, at which the answers over the reals are right, found by bisection."""
     words, right = _words_and_products(group, n, inputs, seed)
-    too_low, enough = 0.0, Constants().beta
-    while enough - too_low > within:
-        beta = (too_low + enough) / 2
+
+    def holds(beta: float) -> bool:
         model = build_group_composition(group, n, Constants(beta=beta)).model()
-        if torch.equal(answers(model, group, words), right):
-            enough = beta
-        else:
-            too_low = beta
-    return enough
+        return torch.equal(answers(model, group, words), right)
+
+    ample = Constants().beta
+    return bisect(holds, 0.0, ample, steps=math.ceil(math.log2(ample / within)))
 
 
 def smallest_key_in_precision(group: Group, n: int, s: int, inputs: int = 8, seed: int = 0) -> float:

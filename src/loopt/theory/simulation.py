@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -39,11 +38,12 @@ from torch import Tensor
 
 from loopt.model import Layer
 from loopt.plan import InputError, LoopPlan
-from loopt.tasks.groups import Group, group
+from loopt.tasks.groups import group
+from loopt.theory.examples import composition_by_prefixes, random_transformer
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head, Space, zeros
-from loopt.theory.gates import signed_binary
-from loopt.theory.group_composition import bits_of_position, build_group_composition, residual_space
+from loopt.theory.group_composition import build_group_composition
 from loopt.theory.proof import Check, Proof, Size, Trace
+from loopt.theory.thresholds import bisect
 
 TOLERANCE = 1e-9
 """How far a probability may be from the original's."""
@@ -246,67 +246,6 @@ def smallest_bounds(formal: FormalTransformer, inputs: Tensor) -> Bounds:
     return Bounds(smallest("scores"), smallest("preactivations"), smallest("logits"))
 
 
-def bisect(holds: Callable[[float], bool], low: float, high: float, steps: int = 16) -> float:
-    """A value that holds, with one that does not at most (high - low) / 2^steps below it; ``low``, if that holds.
-
-    >>> 2 <= bisect(lambda value: value**2 >= 4, low=0, high=8) < 2.001
-    True
-    """
-    if holds(low):
-        return low
-    for _ in range(steps):
-        middle = (low + high) / 2
-        low, high = (low, middle) if holds(middle) else (middle, high)
-    return high
-
-
-def random_transformer(
-    order: Sequence[int],
-    seed: int,
-    d: int = 6,
-    heads: int = 2,
-    d_qk: int = 3,
-    d_v: int = 3,
-    d_ff: int = 7,
-    vocabulary: int = 5,
-    n_max: int = 16,
-) -> FormalTransformer:
-    """Random weights in which step l of L runs layer ``order[l]``. What is written into the residual stream is divided
-    by √(2L), so that activations stay bounded."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int, size: float = 1.0) -> Tensor:
-        return size * torch.randn(shape, dtype=torch.float64, generator=generator)
-
-    written = (2 * len(order)) ** -0.5
-
-    def layer() -> FormalLayer:
-        return FormalLayer(
-            heads=tuple(
-                Head(
-                    query=normal(d_qk, d, size=d**-0.5),
-                    key=normal(d_qk, d, size=d**-0.5),
-                    value=normal(d_v, d, size=d**-0.5),
-                    output=normal(d_v, d, size=written * (heads * d_v) ** -0.5),
-                )
-                for _ in range(heads)
-            ),
-            W1=normal(d_ff, d, size=d**-0.5),
-            b1=normal(d_ff),
-            W2=normal(d, d_ff, size=written * d_ff**-0.5),
-            b2=normal(d, size=written),
-        )
-
-    distinct = [layer() for _ in range(max(order) + 1)]
-    return FormalTransformer(
-        plan=LoopPlan.parse(f"{len(order)}x1"),
-        tokens=normal(vocabulary, d),
-        positions=normal(n_max, d),
-        layers=tuple(distinct[r] for r in order),
-        output=normal(vocabulary, d),
-    )
-
-
 def claimed_sizes(name: str, formal: FormalTransformer, looped: FormalTransformer) -> tuple[Size, ...]:
     """The theorem's sizes for the simulation of ``formal`` by ``looped``."""
     layers, order = distinct_layers(formal)
@@ -321,34 +260,6 @@ def claimed_sizes(name: str, formal: FormalTransformer, looped: FormalTransforme
         Size(f"{name}: hidden units, R·d_ff+O(L)", R * formal.d_ff + L, looped.d_ff, f"O(L) is {units}, at most L"),
         Size(f"{name}: attention width", formal.d_attn, looped.d_attn, switch if looped.d_attn > formal.d_attn else ""),
     )
-
-
-def composition_by_prefixes(group: Group, n: int) -> FormalTransformer:
-    """A group composition of depth ⌈log2 n⌉ that is not looped: the attention of every layer is its own.
-
-    In layer l position i composes what is 2^l positions before it with what it holds, so that in the end it holds
-    g_1 ∘ … ∘ g_i. Weights and tokens are those of Theorem 5.1 but for the positions that are looked up.
-    """
-    looped = build_group_composition(group, n)
-    p, depth = bits_of_position(n), looped.plan.depth
-    old = residual_space(group, n)
-    kept = {name: old.read(name).shape[0] for name in ("element", "here", "left_element", "right_element")}
-    new = Space(**kept, **{f"back {layer}": p for layer in range(depth)})
-    into = sum((old.read(name).T @ new.read(name) for name in kept), zeros(old.size, new.size))  # [d, new d]
-
-    (block,) = looped.layers
-    left, right = (
-        Head(head.query @ into, head.key @ into, head.value @ into, head.output @ into) for head in block.heads
-    )
-    same = replace(block, W1=block.W1 @ into, W2=into.T @ block.W2, b2=block.b2 @ into)
-    layers, positions = [], looped.positions @ into
-    for layer in range(depth):
-        heads = (replace(left, query=new.read(f"back {layer}")), replace(right, query=new.read("here")))
-        layers.append(replace(same, heads=heads))
-        back = (torch.arange(n + 1) - 2**layer).clamp(min=0)
-        positions[:, new[f"back {layer}"]] = signed_binary(back, p)
-    plan = LoopPlan.parse(f"{depth}x1")
-    return FormalTransformer(plan, looped.tokens @ into, positions, tuple(layers), looped.output @ into)
 
 
 def prove(seed: int = 0, inputs: int = 16, show: bool = False) -> Proof:

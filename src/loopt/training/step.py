@@ -1,4 +1,4 @@
-"""One training step: the gradient of the next batch, clipped, and the update; on a task, with the examples made here.
+"""One training step, whatever it trains on: the gradient of the next batch, clipped, and the update.
 
 All of it is tensors: the indices of the examples, the learning rate and whether something went wrong are computed where
 the model is. So the whole step can be captured in a CUDA graph, and the host waits for it only when it wants to know.
@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from loopt.model import LoopedTransformer
 from loopt.runs import TrainConfig
-from loopt.tasks import IGNORE, Batch, Task
-from loopt.tasks.random_bits import Stream, TensorStream
 from loopt.training.optim import learning_rate, set_lr
 from loopt.training.parallel import whole
 from loopt.training.regularizer import add_regularizer_gradient
@@ -52,9 +49,9 @@ class Step(ABC):
         config: TrainConfig,
         model: LoopedTransformer,
         optimizers: Sequence[Optimizer],
-        done: int = 0,
-        compiled: bool = False,
-        captured: bool = False,
+        done: int,
+        compiled: bool,
+        captured: bool,
     ) -> None:
         self.config, self.model, self.optimizers, self.compiled = config, model, optimizers, compiled
         self.device = device = model.token_embedding.weight.device
@@ -144,86 +141,3 @@ def update(
     for optimizer in optimizers:
         optimizer.step()
     return grad_norm, finite
-
-
-Head = Callable[[LoopedTransformer, Tensor, Tensor, Tensor], Tensor]
-
-
-def weighted_loss(model: LoopedTransformer, x: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Cross-entropy of what the model reads out of x [B, T, D], summed with these weights [B, T]."""
-    losses = F.cross_entropy(model.readout(x).float().flatten(0, 1), targets.flatten(), reduction="none")  # [B * T]
-    return (losses * weights.flatten()).sum()
-
-
-def backward(
-    model: LoopedTransformer,
-    batches: Sequence[Batch],
-    answer_weight: float = 0.0,
-    loops: int | None = None,
-    head: Head = weighted_loss,
-) -> Tensor:
-    """Leave the gradient of the loss over all batches; that loss: the mean over the supervised positions, and with
-    ``answer_weight`` as much of the mean over the answers. ``head`` may be ``weighted_loss`` compiled."""
-    supervised = torch.stack([(batch.targets != IGNORE).sum() for batch in batches]).sum()
-    asked = torch.stack([(batch.answers != IGNORE).sum() for batch in batches]).sum()
-    losses = []
-    for batch in batches:
-        weights = (batch.targets != IGNORE) * ((1 - answer_weight) / supervised)  # [B, T]
-        weights = weights + (batch.answers != IGNORE) * (answer_weight / asked)
-        with torch.autocast("cuda", torch.bfloat16, enabled=batch.tokens.is_cuda):
-            loss = head(model, model.iterate(model.embed(batch.tokens), loops), batch.targets, weights)
-        loss.backward()  # type: ignore[no-untyped-call]
-        losses.append(loss.detach())
-    return torch.stack(losses).sum()
-
-
-def shares(batch_size: int, parts: int) -> list[int]:
-    """How many examples of a batch each part of a mixture gets: as equal as can be.
-
-    >>> shares(1024, 5)
-    [205, 205, 205, 205, 204]
-    """
-    return [batch_size // parts + (part < batch_size % parts) for part in range(parts)]
-
-
-class TaskStep(Step):
-    """Trains on a task, whose examples it makes."""
-
-    def __init__(
-        self,
-        config: TrainConfig,
-        model: LoopedTransformer,
-        optimizers: Sequence[Optimizer],
-        done: int = 0,
-        compiled: bool = False,
-        captured: bool = False,
-    ) -> None:
-        super().__init__(config, model, optimizers, done, compiled, captured)
-        assert config.task is not None
-        self.parts = config.task.parts
-        self.shares = shares(config.batch_size, len(self.parts))
-        # One compilation for every part: taken for variables, their settings would not compile.
-        draw = torch.compile(_draw, dynamic=False) if compiled else _draw
-        self.draw: Callable[[Task, Tensor, Stream], Batch] = draw
-        self.streams = [self._stream(part) for part in self.parts]
-        self.head: Head = torch.compile(weighted_loss) if compiled else weighted_loss
-
-    def gradient(self, loops: int | None) -> Tensor:
-        parts = zip(self.parts, self.shares, self.streams, strict=True)
-        batches = [self._batch(part, count, stream) for part, count, stream in parts]
-        return backward(self.model, batches, self.config.answer_weight, loops, self.head)
-
-    def _stream(self, part: Task) -> TensorStream:
-        one = torch.zeros(1, dtype=torch.int64, device=self.device)
-        stream = Stream(part.name, self.config.seed, "train")
-        return TensorStream.like(stream, lambda watched: part.draw(one, watched), self.device)
-
-    def _batch(self, part: Task, count: int, stream: Stream) -> Batch:
-        indices = self.done * count + torch.arange(count, device=self.device)  # [count]
-        if self.config.train_examples is not None:
-            indices = indices % max(1, self.config.train_examples // len(self.shares))
-        return self.draw(part, indices, stream)
-
-
-def _draw(part: Task, indices: Tensor, stream: Stream) -> Batch:
-    return part.draw(indices, stream)

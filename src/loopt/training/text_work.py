@@ -133,19 +133,10 @@ class TextStep(Step):
 
 
 class TextWork:
-    def __init__(
-        self,
-        config: TrainConfig,
-        model: LoopedTransformer,
-        done: int,
-        compiled: bool,
-        ranks: Ranks,
-        parallel: Parallel,
-        micro_batch: int | None,
-    ) -> None:
-        self.config, self.ranks = config, ranks
-        self.data = open_data(config)
-        self.step: TextStep = TextStep(config, model, self.data, done, compiled, ranks, parallel, micro_batch)
+    """Text, of which some was held out."""
+
+    def __init__(self, step: TextStep) -> None:
+        self.step, self.config, self.ranks, self.data = step, step.config, step.ranks, step.data
 
     def validate(self) -> Evaluation:
         loss = self._mean_loss(self.config.eval_examples)
@@ -208,10 +199,9 @@ def open_data(config: TrainConfig) -> TokenData:
 def check_shares(config: TrainConfig, ranks: Ranks, micro_batch: int | None) -> None:
     if config.batch_size % ranks.size:
         raise InputError(f"batch_size={config.batch_size}: allowed is a multiple of the {ranks.size} ranks")
-    if micro_batch is not None and not 1 <= micro_batch <= config.batch_size // ranks.size:
-        raise InputError(
-            f"micro_batch={micro_batch}: allowed is 1 to {config.batch_size // ranks.size}, a rank's share"
-        )
+    share = config.batch_size // ranks.size
+    if micro_batch is not None and micro_batch > share:
+        raise InputError(f"micro_batch={micro_batch}: allowed is 1 to {share}, a rank's share")
 
 
 def _in_bfloat16(model: LoopedTransformer) -> LoopedTransformer:

@@ -6,14 +6,9 @@ step, and a checkpoint holds the rest. So a run that is killed and started again
 
 from __future__ import annotations
 
-import hashlib
 import math
-import platform
-import signal
-import threading
 import time
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,20 +16,22 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-import loopt
 from loopt.devices import DeviceName, pick_device
 from loopt.model import LoopedTransformer
 from loopt.plan import InputError, LoopPlan
 from loopt.runs import Best, Run, RunError, TrainConfig, TrainState, checkpoint, codec, read_config
 from loopt.runs.stacking import StackingConfig
+from loopt.training.environment import environment
 from loopt.training.optim import load_optimizer_tensors, optimizer_tensors
 from loopt.training.parallel import Parallel, Ranks, whole
 from loopt.training.progress import ProgressLines
+from loopt.training.signals import noted_signals, stopped_by
 from loopt.training.stacking import grow
 from loopt.training.step import NonFiniteError, StepReport
-from loopt.training.text_work import TextWork, check_shares, open_data
+from loopt.training.task_work import TaskStep, TaskWork
+from loopt.training.text_work import TextStep, TextWork, check_shares, open_data
 from loopt.training.trackers import Tracker, TrackerName, open_trackers
-from loopt.training.work import TaskWork, Work
+from loopt.training.work import Work
 
 TIMING_FIELDS = ("seconds", "examples_per_second", "tokens_per_second", "tflops", "mfu", "peak_memory_gb")
 """Fields of metrics.jsonl that tell how things went here; all others are the same however often a run is killed."""
@@ -192,14 +189,15 @@ class _Trainer:
         config = replace(self.config, model=replace(self.config.model, plan=plan), stacking=StackingConfig())
         self.model = build_model(config, self.device)
         self.model.loop.recompute = self.session.recompute
+        done, compiled = self.step, self.compiled
         self.work: Work
         if config.task is not None:
-            self.work = TaskWork(config, self.model, self.step, self.compiled)
+            captured = self.device.type == "cuda"
+            self.work = TaskWork(TaskStep(config, self.model, done, compiled, captured))
         else:
-            session = self.session
-            self.work = TextWork(
-                config, self.model, self.step, self.compiled, self.ranks, session.parallel, session.micro_batch
-            )
+            parallel, micro_batch = self.session.parallel, self.session.micro_batch
+            data = open_data(config)
+            self.work = TextWork(TextStep(config, self.model, data, done, compiled, self.ranks, parallel, micro_batch))
         self.optimizers = self.work.step.optimizers
 
     def train(self, label: str) -> Generator[None, None, Outcome]:
@@ -286,7 +284,7 @@ class _Trainer:
         number = self.ranks.agree(self.company.caught[0] if self.company.caught else -1 if over else 0)
         if number > 0 and not self.company.caught:
             self.company.caught.append(number)
-        return f"stopped by {signal.Signals(number).name}" if number > 0 else "time limit" if number else ""
+        return stopped_by(number) if number > 0 else "time limit" if number else ""
 
     def _log(self, report: StepReport) -> None:
         self._charge()
@@ -361,44 +359,3 @@ def build_model(config: TrainConfig, device: torch.device) -> LoopedTransformer:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return LoopedTransformer(config.model).to(device)
-
-
-def environment(device: torch.device) -> dict[str, str]:
-    """What a result was measured on."""
-    hardware = torch.cuda.get_device_name() if device.type == "cuda" else f"{device.type} {platform.machine()}"
-    source = hashlib.sha256()
-    for path in sorted(Path(loopt.__file__).parent.rglob("*.py")):
-        source.update(path.read_bytes())
-    return {
-        "hardware": hardware,
-        "loopt": loopt.__version__,
-        "source": source.hexdigest()[:16],
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
-
-
-@contextmanager
-def noted_signals() -> Iterator[list[int]]:
-    """Note Ctrl-C and SIGTERM instead of dying of them; a second one ends the process as usual."""
-    caught: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield caught
-        return
-
-    previous: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def note(number: int, frame: object) -> None:
-        caught.append(number)
-        restore()
-
-    def restore() -> None:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-    for number in previous:
-        signal.signal(number, note)
-    try:
-        yield caught
-    finally:
-        restore()

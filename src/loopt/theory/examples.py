@@ -1,0 +1,139 @@
+"""Transformers to try the theorems on: with random weights, one that adds, and one that composes in a group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from loopt.plan import InputError, LoopPlan
+from loopt.tasks.groups import Group
+from loopt.theory.formal import FormalLayer, FormalTransformer, Head, Space, zeros
+from loopt.theory.gates import signed_binary
+from loopt.theory.group_composition import bits_of_position, build_group_composition, residual_space
+
+
+def random_transformer(
+    order: Sequence[int],
+    seed: int,
+    d: int = 6,
+    heads: int = 2,
+    d_qk: int = 3,
+    d_v: int = 3,
+    d_ff: int = 7,
+    vocabulary: int = 5,
+    n_max: int = 16,
+) -> FormalTransformer:
+    """Random weights in which step l of L runs layer ``order[l]``. What is written into the residual stream is divided
+    by √(2L), so that activations stay bounded."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int, size: float = 1.0) -> Tensor:
+        return size * torch.randn(shape, dtype=torch.float64, generator=generator)
+
+    written = (2 * len(order)) ** -0.5
+
+    def layer() -> FormalLayer:
+        return FormalLayer(
+            heads=tuple(
+                Head(
+                    query=normal(d_qk, d, size=d**-0.5),
+                    key=normal(d_qk, d, size=d**-0.5),
+                    value=normal(d_v, d, size=d**-0.5),
+                    output=normal(d_v, d, size=written * (heads * d_v) ** -0.5),
+                )
+                for _ in range(heads)
+            ),
+            W1=normal(d_ff, d, size=d**-0.5),
+            b1=normal(d_ff),
+            W2=normal(d, d_ff, size=written * d_ff**-0.5),
+            b2=normal(d, size=written),
+        )
+
+    distinct = [layer() for _ in range(max(order) + 1)]
+    return FormalTransformer(
+        plan=LoopPlan.parse(f"{len(order)}x1"),
+        tokens=normal(vocabulary, d),
+        positions=normal(n_max, d),
+        layers=tuple(distinct[r] for r in order),
+        output=normal(vocabulary, d),
+    )
+
+
+# Two numbers added by chain of thought
+
+ADDITION_WORDS = ("0", "1", "+", "=", "0c0", "1c0", "0c1", "1c1")
+"""1c0: the sum's bit is 1, and 0 is carried on. The last four stand for 0 to 3, the sum of three bits."""
+FIRST_SUM = 4
+
+
+def build_addition(bits: int) -> FormalTransformer:
+    """θ for inputs a_k…a_1 + b_k…b_1 = of k bits each: one layer that generates the sum's bits with their carries, the
+    least significant first. Position n+j-1 holds the carry of step j-1; two heads fetch a_j and b_j and add them to it.
+    The logit of a sum r is 2r·total - r², largest where r = total, and 1 above the next."""
+    if bits < 1:
+        raise InputError(f"bits={bits}: allowed is 1 or more")
+    n, m = 2 * bits + 2, bits
+    s = (n + m).bit_length()
+    space = Space(bit=1, total=1, one=1, i=s, a=s, b=s)
+    bit, total, one = (space.unit(name) for name in ("bit", "total", "one"))
+    tokens = zeros(len(ADDITION_WORDS), space.size)
+    tokens[1] = bit
+    tokens[FIRST_SUM + 2 :] = total  # the two with a carry
+    i = torch.arange(1, n + m + 1)
+    j = i - n + 1  # the step that position i decides about
+    decides = (j >= 1) & (j <= m)
+    codes = {"i": i, "a": torch.where(decides, bits + 1 - j, i), "b": torch.where(decides, 2 * bits + 2 - j, i)}
+    positions = one + sum(signed_binary(where, s) @ space.read(name) for name, where in codes.items())
+    heads = tuple(
+        Head(query=20.0 * space.read(name), key=space.read("i"), value=bit[None], output=total[None]) for name in "ab"
+    )
+    layer = FormalLayer(heads, W1=zeros(1, space.size), b1=zeros(1), W2=zeros(space.size, 1), b2=zeros(space.size))
+    output = torch.stack([-2 * one] * FIRST_SUM + [2 * r * total - r * r * one for r in range(4)])
+    return FormalTransformer(LoopPlan.parse("1x1"), tokens, positions, (layer,), output)
+
+
+def all_additions(bits: int) -> tuple[Tensor, Tensor]:
+    """Every input of so many bits, [4^bits, 2·bits+2], and by adding integers what follows, [4^bits, bits]."""
+    prompts, sums = [], []
+    for a in range(2**bits):
+        for b in range(2**bits):
+            prompts.append([*_digits(a, bits)[::-1], 2, *_digits(b, bits)[::-1], 3])
+            carries = [((a % 2**j) + (b % 2**j)) >> j for j in range(1, bits + 1)]
+            answer = zip(_digits(a + b, bits), carries, strict=True)
+            sums.append([FIRST_SUM + bit + 2 * carry for bit, carry in answer])
+    return torch.tensor(prompts), torch.tensor(sums)
+
+
+def _digits(number: int, bits: int) -> list[int]:
+    return [number >> j & 1 for j in range(bits)]
+
+
+def composition_by_prefixes(group: Group, n: int) -> FormalTransformer:
+    """A group composition of depth ⌈log2 n⌉ that is not looped: the attention of every layer is its own.
+
+    In layer l position i composes what is 2^l positions before it with what it holds, so that in the end it holds
+    g_1 ∘ … ∘ g_i. Weights and tokens are those of Theorem 5.1 but for the positions that are looked up.
+    """
+    looped = build_group_composition(group, n)
+    p, depth = bits_of_position(n), looped.plan.depth
+    old = residual_space(group, n)
+    kept = {name: old.read(name).shape[0] for name in ("element", "here", "left_element", "right_element")}
+    new = Space(**kept, **{f"back {layer}": p for layer in range(depth)})
+    into = sum((old.read(name).T @ new.read(name) for name in kept), zeros(old.size, new.size))  # [d, new d]
+
+    (block,) = looped.layers
+    left, right = (
+        Head(head.query @ into, head.key @ into, head.value @ into, head.output @ into) for head in block.heads
+    )
+    same = replace(block, W1=block.W1 @ into, W2=into.T @ block.W2, b2=block.b2 @ into)
+    layers, positions = [], looped.positions @ into
+    for layer in range(depth):
+        heads = (replace(left, query=new.read(f"back {layer}")), replace(right, query=new.read("here")))
+        layers.append(replace(same, heads=heads))
+        back = (torch.arange(n + 1) - 2**layer).clamp(min=0)
+        positions[:, new[f"back {layer}"]] = signed_binary(back, p)
+    plan = LoopPlan.parse(f"{depth}x1")
+    return FormalTransformer(plan, looped.tokens @ into, positions, tuple(layers), looped.output @ into)

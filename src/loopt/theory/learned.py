@@ -1,0 +1,65 @@
+"""A model trained on p-hop beside the one that Corollary 5.3 builds, loop by loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from loopt.analysis import answers_by_loop
+from loopt.model import LoopedTransformer
+from loopt.plan import InputError
+from loopt.tasks.phop import PHop
+from loopt.theory.phop import build_looped, hops_held
+
+
+@dataclass(frozen=True)
+class AfterLoop:
+    """How often what is read out after this loop is the answer to 1 hop, 2 hops, …"""
+
+    block: int
+    loop: int
+    accuracies: tuple[float, ...]
+    """One for each of the comparison's hop counts."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A trained model beside the built one, on the last letter of the same examples."""
+
+    hops: tuple[int, ...]
+    """1, 2, 4, … p, and what else the built model holds on its way."""
+    examples: int
+    learned: tuple[AfterLoop, ...]
+    built: tuple[AfterLoop, ...]
+    """Of the looped model; its first loop has no answer yet and says ⊥."""
+
+
+def compare(model: LoopedTransformer, task: PHop, examples: int = 100, seed: int = 0) -> Comparison:
+    """Does a trained model double its pointers too? Whether what it would answer after each of its loops is the answer
+    to p hops, or to fewer of them."""
+    if task.mixed:
+        raise InputError(f"task phop: p={task.p}; a comparison with the built model is for runs with one p")
+    (p,) = task.p
+    hops = tuple(sorted({2**k for k in range(p.bit_length())} | set(hops_held(p))))
+    sequences = task.sample(range(examples), seed, "test").tokens.tolist()
+    wanted = [[replace(task, p=(count,)).solve(tokens)[-1] for count in hops] for tokens in sequences]
+    built = build_looped(p, task.n, task.alphabet).model()
+    start = task.alphabet + 1
+    return Comparison(
+        hops=hops,
+        examples=examples,
+        learned=_after_loops(model, sequences, wanted),
+        built=_after_loops(built, [[start, *tokens] for tokens in sequences], wanted),
+    )
+
+
+def _after_loops(
+    model: LoopedTransformer, sequences: Sequence[list[int]], wanted: Sequence[list[int]]
+) -> tuple[AfterLoop, ...]:
+    by_example = [answers_by_loop(model, tokens) for tokens in sequences]
+    table = []
+    for of_loop in zip(*by_example, strict=True):
+        hits = [[answer.choices[-1] == w for w in row] for answer, row in zip(of_loop, wanted, strict=True)]
+        accuracies = tuple(sum(column) / len(hits) for column in zip(*hits, strict=True))
+        table.append(AfterLoop(of_loop[0].block, of_loop[0].loop, accuracies))
+    return tuple(table)
