@@ -32,6 +32,7 @@ from loopt.runs import OptimConfig, TrainConfig
 from loopt.runs.config import RegularizerConfig
 from loopt.training.parallel import Ranks
 from loopt.training.presets import PRESETS
+from loopt.training.step import WARM_UP
 from loopt.training.text_work import TextStep
 from loopt.training.trainer import build_model
 
@@ -123,9 +124,10 @@ def report(
     step()
     wait()
     start = time.perf_counter() - began
-    step()
     if options.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
+    for _ in range(WARM_UP):  # after these ours is captured in a graph, which then has its memory for good
+        step()
     taken = []
     for _ in range(options.steps):
         wait()

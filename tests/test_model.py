@@ -108,7 +108,19 @@ def test_attention_is_the_definition(config: ModelConfig) -> None:
         for i in range(7):
             scores = (k[:, : i + 1] @ q[:, i, :, None])[..., 0] * config.scale
             mixed[:, i, head] = (scores.softmax(-1)[:, None] @ v[:, : i + 1])[:, 0]
-    torch.testing.assert_close(attention(x, None), attention.output(mixed.flatten(2)))
+    torch.testing.assert_close(attention(x, ((2, 7),), None), attention.output(mixed.flatten(2)))
+
+
+@variants
+def test_batches_end_to_end_are_what_each_is_alone(config: ModelConfig) -> None:
+    model = build(config)
+    batches = [torch.randint(config.vocab_size, shape) for shape in ((3, 5), (1, 1), (2, 7))]
+    packed = torch.cat([model.embed(ids).flatten(0, 1) for ids in batches])  # [15 + 1 + 14, D]
+    states: list[torch.Tensor] = []
+    found = model.readout(model.iterate(packed, states=states, parts=((3, 5), (1, 1), (2, 7))))
+    alone = [model(ids).flatten(0, 1) for ids in batches]
+    torch.testing.assert_close(found, torch.cat(alone))
+    assert {state.shape for state in states} == {packed.shape}
 
 
 def test_rotary_scores_depend_on_distance_alone() -> None:

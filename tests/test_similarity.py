@@ -50,9 +50,9 @@ def test_queries_keys_and_values_are_what_attention_takes_them_for() -> None:
         with torch.no_grad():
             layer_groups(layer)[name].zero_()
         seen: list[Tensor] = []
-        layer.attention.attend = lambda qkv, rotation, scale, seen=seen: (seen.append(qkv), qkv[:, :, 2])[1]
-        layer(torch.randn(1, 3, 8), None)
-        zero = [bool((seen[0][:, :, part] == 0).all()) for part in range(3)]
+        layer.attention.attend = lambda qkv, parts, rotation, scale, seen=seen: (seen.append(qkv), qkv[:, 2])[1]
+        layer(torch.randn(1, 3, 8), ((1, 3),), None)
+        zero = [bool((seen[0][:, part] == 0).all()) for part in range(3)]
         assert zero == [part == slot for part in range(3)]
 
 

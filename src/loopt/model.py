@@ -6,6 +6,9 @@
 (torch.Size([1, 4, 5]), torch.Size([1, 4, 5]))
 
 Sizes in the shape comments: B batch, T tokens, D d_model, H heads, E head_dim, F d_ff, V vocab_size.
+
+Batches of different lengths can run end to end, as one [N, D] with N tokens in all: only attention looks at where a
+sequence begins and ends, and it is told by ``parts``.
 """
 
 from __future__ import annotations
@@ -29,7 +32,10 @@ Norm = Literal["rms", "layer"]
 NormPlacement = Literal["pre", "sandwich", "none"]
 FeedForwardKind = Literal["gelu", "relu", "swiglu"]
 Biases = Literal["none", "feed_forward", "all"]
-Attend = Callable[[Tensor, tuple[Tensor, Tensor] | None, float], Tensor]
+Parts = tuple[tuple[int, int], ...]
+"""Batches that lie end to end: how many sequences each has, and of how many tokens."""
+Rotation = tuple[Tensor, Tensor]
+Attend = Callable[[Tensor, Parts, Rotation | None, float], Tensor]
 
 
 class ConfigError(InputError):
@@ -185,10 +191,13 @@ class LoopedTransformer(nn.Module):
             x = x + self.position_embedding.weight[: ids.shape[1]]
         return x
 
-    def iterate(self, x: Tensor, loops: int | None = None, states: list[Tensor] | None = None) -> Tensor:
-        """Run the plan, its loopable block ``loops`` times; the state after every loop is appended to ``states``."""
+    def iterate(
+        self, x: Tensor, loops: int | None = None, states: list[Tensor] | None = None, parts: Parts | None = None
+    ) -> Tensor:
+        """Run the plan, its loopable block ``loops`` times; the state after every loop is appended to ``states``.
+        x is a batch [B, T, D], or several of them end to end: [N, D], with their ``parts``."""
         plan = self.config.plan if loops is None else self.config.plan.with_loops(loops)
-        return self.loop(x, plan, states)
+        return self.loop(x, plan, states, parts)
 
     def readout(self, x: Tensor) -> Tensor:
         return F.linear(self.final_norm(x), self.readout_weight)  # [B, T, D] -> [B, T, V]
@@ -238,23 +247,24 @@ class Loop(nn.Module):
         self.register_buffer("cos", cos, persistent=False)  # [max_len, E]
         self.register_buffer("sin", sin, persistent=False)
 
-    def forward(self, x: Tensor, plan: LoopPlan, states: list[Tensor] | None = None) -> Tensor:
-        rotation = None if self.cos is None else (self.cos[: x.shape[1]], self.sin[: x.shape[1]])
-        with _fastest_attention(x.device):
-            for one_pass in plan.passes:
-                if self.recompute and torch.is_grad_enabled():
-                    x = checkpoint(
-                        self._pass, x, one_pass.layers, rotation, use_reentrant=False, preserve_rng_state=False
-                    )
-                else:
-                    x = self._pass(x, one_pass.layers, rotation)
-                if states is not None:
-                    states.append(x)
+    def forward(
+        self, x: Tensor, plan: LoopPlan, states: list[Tensor] | None = None, parts: Parts | None = None
+    ) -> Tensor:
+        parts = parts or ((x.shape[0], x.shape[1]),)
+        for one_pass in plan.passes:
+            if self.recompute and torch.is_grad_enabled():
+                x = checkpoint(self._pass, x, one_pass.layers, parts, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = self._pass(x, one_pass.layers, parts)
+            if states is not None:
+                states.append(x)
         return x
 
-    def _pass(self, x: Tensor, layers: Iterable[int], rotation: tuple[Tensor, Tensor] | None) -> Tensor:
-        for layer in layers:
-            x = self.layers[layer](x, rotation)  # [B, T, D]
+    def _pass(self, x: Tensor, layers: Iterable[int], parts: Parts) -> Tensor:
+        rotation = None if self.cos is None else (self.cos, self.sin)
+        with _fastest_attention(x.device):  # in here, so that a pass that is computed again chooses the same
+            for layer in layers:
+                x = self.layers[layer](x, parts, rotation)  # [B, T, D], or [N, D]
         return x
 
 
@@ -271,8 +281,8 @@ class Layer(nn.Module):
         self.attention_out_norm = _make_norm(config) if sandwich else nn.Identity()
         self.feed_forward_out_norm = _make_norm(config) if sandwich else nn.Identity()
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
-        x = x + self.attention_out_norm(self.attention(self.attention_norm(x), rotation))
+    def forward(self, x: Tensor, parts: Parts, rotation: Rotation | None) -> Tensor:
+        x = x + self.attention_out_norm(self.attention(self.attention_norm(x), parts, rotation))
         return x + self.feed_forward_out_norm(self.feed_forward(self.feed_forward_norm(x)))
 
 
@@ -285,16 +295,26 @@ class Attention(nn.Module):
         self.output = nn.Linear(width, config.d_model, bias=config.biases == "all")
         self.attend: Attend = attend
 
-    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
-        B, T, _ = x.shape
-        qkv = self.qkv(x).view(B, T, 3, self.n_heads, self.head_dim)  # [B, T, D] -> [B, T, 3, H, E]
-        mixed = self.attend(qkv, rotation, self.scale)  # [B, T, H, E]
-        return self.output(mixed.reshape(B, T, -1))  # [B, T, H, E] -> [B, T, D]
+    def forward(self, x: Tensor, parts: Parts, rotation: Rotation | None) -> Tensor:
+        qkv = self.qkv(x).view(-1, 3, self.n_heads, self.head_dim)  # [B, T, D] or [N, D] -> [N, 3, H, E]
+        mixed = self.attend(qkv, parts, rotation, self.scale)  # [N, H, E]
+        return self.output(mixed.reshape(*x.shape[:-1], -1))  # [N, H, E] -> as x
 
 
-def attend(qkv: Tensor, rotation: tuple[Tensor, Tensor] | None, scale: float) -> Tensor:
-    """Every head's queries look at the keys up to their own position: [B, T, 3, H, E] -> [B, T, H, E]."""
+def attend(qkv: Tensor, parts: Parts, rotation: Rotation | None, scale: float) -> Tensor:
+    """Every head's queries look at the keys of their sequence up to their own position: [N, 3, H, E] -> [N, H, E]."""
+    pieces = qkv.split([sequences * tokens for sequences, tokens in parts])
+    mixed = [
+        _attend(piece.unflatten(0, part), rotation, scale).flatten(0, 1)
+        for piece, part in zip(pieces, parts, strict=True)
+    ]
+    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+
+
+def _attend(qkv: Tensor, rotation: Rotation | None, scale: float) -> Tensor:
+    """[B, T, 3, H, E] -> [B, T, H, E]"""
     if rotation is not None:
+        rotation = rotation[0][: qkv.shape[1]], rotation[1][: qkv.shape[1]]
         qk, v = qkv.split((2, 1), dim=2)  # not by indexing, whose gradient is a sum of padded copies
         # v as a copy: kept for the backward pass, a view of it would keep the unturned queries and keys as well
         (q, k), v = _rotate(qk, *rotation).unbind(2), v.squeeze(2).clone()

@@ -7,10 +7,14 @@ the projection wrote them, turned by their positions on the way in, and nothing 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from loopt.model import Parts, Rotation
 
 MAX_TOKENS = 256
 HEAD_DIMS = (16, 32, 64)
@@ -157,37 +161,61 @@ LOG2_E = 1.4426950408889634
 
 
 @torch.library.custom_op("loopt::short_attention", mutates_args=())
-def short_attention(qkv: Tensor, cos: Tensor, sin: Tensor, scale: float, rope: bool) -> tuple[Tensor, Tensor]:
-    """qkv [B, T, 3, H, E] -> mixed values [B, T, H, E], and what the backward pass needs [B, H, T]."""
-    B, T, _, H, E = qkv.shape
-    out = torch.empty(B, T, H, E, dtype=qkv.dtype, device=qkv.device)
-    lse = torch.empty(B, H, T, dtype=torch.float32, device=qkv.device)
-    block_m = min(FORWARD_ROWS, max(16, triton.next_power_of_2(T)))
-    _forward_kernel[(triton.cdiv(T, block_m), H, B)](
-        qkv, cos, sin, out, lse, T, H, scale * LOG2_E, E, block_m, min(FORWARD_KEYS, block_m), rope,
-        num_warps=FORWARD_WARPS, num_stages=FORWARD_STAGES,
-    )  # fmt: skip
+def short_attention(
+    qkv: Tensor, cos: Tensor, sin: Tensor, counts: Sequence[int], lengths: Sequence[int], scale: float, rope: bool
+) -> tuple[Tensor, Tensor]:
+    """qkv [N, 3, H, E] of so many sequences of these lengths, one after the other -> mixed values [N, H, E], and what
+    the backward pass needs [N, H], of each sequence by heads."""
+    N, _, H, E = qkv.shape
+    out = torch.empty(N, H, E, dtype=qkv.dtype, device=qkv.device)
+    lse = torch.empty(N, H, dtype=torch.float32, device=qkv.device)
+    for here, B, T in _pieces(counts, lengths):
+        block_m = min(FORWARD_ROWS, max(16, triton.next_power_of_2(T)))
+        _forward_kernel[(triton.cdiv(T, block_m), H, B)](
+            qkv[here], cos, sin, out[here], lse[here], T, H, scale * LOG2_E,
+            E, block_m, min(FORWARD_KEYS, block_m), rope,
+            num_warps=FORWARD_WARPS, num_stages=FORWARD_STAGES,
+        )  # fmt: skip
     return out, lse
 
 
 @short_attention.register_fake
-def _(qkv: Tensor, cos: Tensor, sin: Tensor, scale: float, rope: bool) -> tuple[Tensor, Tensor]:
-    B, T, _, H, E = qkv.shape
-    return qkv.new_empty(B, T, H, E), qkv.new_empty(B, H, T, dtype=torch.float32)
+def _(qkv, cos, sin, counts, lengths, scale, rope):
+    N, _, H, E = qkv.shape
+    return qkv.new_empty(N, H, E), qkv.new_empty(N, H, dtype=torch.float32)
 
 
 @torch.library.custom_op("loopt::short_attention_backward", mutates_args=())
 def short_attention_backward(
-    qkv: Tensor, cos: Tensor, sin: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor, scale: float, rope: bool
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    counts: Sequence[int],
+    lengths: Sequence[int],
+    scale: float,
+    rope: bool,
 ) -> Tensor:
-    B, T, _, H, E = qkv.shape
+    _, _, H, E = qkv.shape
     grad = torch.empty_like(qkv)
-    half = max(16, triton.next_power_of_2(T) // 2)
-    _backward_kernel[(H, B)](
-        qkv, cos, sin, out, lse, grad_out, grad, T, H, scale * LOG2_E, E, half, min(BACKWARD_BLOCK, half), rope,
-        num_warps=BACKWARD_WARPS, num_stages=BACKWARD_STAGES,
-    )  # fmt: skip
+    for here, B, T in _pieces(counts, lengths):
+        half = max(16, triton.next_power_of_2(T) // 2)
+        _backward_kernel[(H, B)](
+            qkv[here], cos, sin, out[here], lse[here], grad_out[here], grad[here], T, H, scale * LOG2_E,
+            E, half, min(BACKWARD_BLOCK, half), rope,
+            num_warps=BACKWARD_WARPS, num_stages=BACKWARD_STAGES,
+        )  # fmt: skip
     return grad
+
+
+def _pieces(counts: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[slice, int, int]]:
+    """Where each part lies among all tokens, how many sequences it has, and of which length."""
+    start = 0
+    for count, length in zip(counts, lengths, strict=True):
+        yield slice(start, start + count * length), count, length
+        start += count * length
 
 
 BACKWARD_BLOCK, BACKWARD_WARPS, BACKWARD_STAGES = 64, 4, 1
@@ -195,29 +223,28 @@ FORWARD_ROWS, FORWARD_KEYS, FORWARD_WARPS, FORWARD_STAGES = 64, 64, 4, 1
 
 
 @short_attention_backward.register_fake
-def _(
-    qkv: Tensor, cos: Tensor, sin: Tensor, out: Tensor, lse: Tensor, grad_out: Tensor, scale: float, rope: bool
-) -> Tensor:
+def _(qkv, cos, sin, out, lse, grad_out, counts, lengths, scale, rope):
     return torch.empty_like(qkv)
 
 
 def _setup(ctx, inputs, output) -> None:
-    qkv, cos, sin, ctx.scale, ctx.rope = inputs
+    qkv, cos, sin, ctx.counts, ctx.lengths, ctx.scale, ctx.rope = inputs
     ctx.save_for_backward(qkv, cos, sin, *output)
     ctx.set_materialize_grads(False)
 
 
 def _backward(ctx, grad_out, grad_lse):
-    qkv, cos, sin, out, lse = ctx.saved_tensors
-    grad = short_attention_backward(qkv, cos, sin, out, lse, grad_out.contiguous(), ctx.scale, ctx.rope)
-    return grad, None, None, None, None
+    grad = short_attention_backward(
+        *ctx.saved_tensors, grad_out.contiguous(), ctx.counts, ctx.lengths, ctx.scale, ctx.rope
+    )
+    return grad, None, None, None, None, None, None
 
 
 short_attention.register_autograd(_backward, setup_context=_setup)
 
 
-def attend(qkv: Tensor, rotation: tuple[Tensor, Tensor] | None, scale: float) -> Tensor:
+def attend(qkv: Tensor, parts: Parts, rotation: Rotation | None, scale: float) -> Tensor:
     """What ``loopt.model.attend`` computes, for up to MAX_TOKENS tokens and heads of HEAD_DIMS."""
     cos, sin = rotation or (qkv, qkv)  # not looked at without rotation
-    mixed: Tensor = short_attention(qkv.contiguous(), cos, sin, scale, rotation is not None)[0]
-    return mixed
+    counts, lengths = zip(*parts, strict=True)
+    return short_attention(qkv.contiguous(), cos, sin, counts, lengths, scale, rotation is not None)[0]

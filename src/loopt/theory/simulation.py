@@ -107,7 +107,7 @@ class Bounds:
                     score = max(score, scores.tril().abs().max().item())
             module = model.loop.layers[step.layer]
             assert isinstance(module, Layer)
-            x = x + module.attention(x, None)
+            x = x + module.attention(x, (inputs.shape,), None)
             preactivation = max(preactivation, *((x @ one.W1.T + one.b1).max().item() for one in formal.layers))
             x = x + module.feed_forward(x)
         logit = model.readout(x).abs().max().item()
@@ -324,7 +324,7 @@ def trace(formal: FormalTransformer, ids: Tensor) -> Trace:
     rows = []
     for loop, state in enumerate(states):
         if loop:
-            x = original.loop.layers[formal.plan.steps[loop - 1].layer](x, None)
+            x = original.loop.layers[formal.plan.steps[loop - 1].layer](x, ((1, len(ids)),), None)
         flags = state[0, 1:, formal.d : -2]  # [T, R]
         off = (state[0, 1:, : formal.d] - x[0]).abs().amax(-1)  # [T]
         cells = [f"layer {turn}, off by {far:.0e}" for turn, far in zip(flags.argmax(-1), off, strict=True)]

@@ -1,12 +1,12 @@
 """The readout and the cross-entropy in one, some tokens at a time: the logits of all tokens never exist together.
 
-With 50,000 words they would be the largest tensor of a training step by far. Here a chunk of them is made, turned in
-place into the gradient at the logits, multiplied into the gradients of the hidden states and of the readout, and
-forgotten. So the gradients are made on the way forward, and the way back only scales them.
+With 50,000 words they would be the largest tensor of a training step by far. Here a chunk of them is made, turned into
+the gradient at the logits, multiplied into the gradients of the hidden states and of the readout, and forgotten. So the
+gradients are made on the way forward, and the way back only scales them.
 
 Between its matrix products a chunk goes through one compiled function. Row by row that takes the highest logit and the
-sum of powers in one go, and writes the gradient while the row is still in the cache. A kernel written by hand would
-have little left to save.
+sum of powers in one go, and writes the gradient while the row is still in the cache. It does not write in place: a
+compiler that tries variants of a kernel on its inputs may overwrite them before the one run that counts.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from torch.autograd.function import once_differentiable
 
 from loopt.tasks import IGNORE
 
-CHUNK_BYTES = 2**29
-"""Of logits at a time: at 50,304 words in bfloat16, 5,336 tokens. Every chunk but the first reads and writes the
-readout's whole gradient again, so fewer are faster."""
+CHUNK_BYTES = 2**28
+"""Of logits at a time, and as much of their gradient: at 50,304 words in bfloat16, 2,668 tokens. Every chunk but the
+first reads and writes the readout's whole gradient again, so fewer are faster."""
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -76,17 +76,15 @@ class _ChunkedLoss(torch.autograd.Function):
         x, readout = x.to(dtype), readout.to(dtype)
         grad_x = torch.empty_like(x)  # [N, D]
         grad_readout = torch.empty_like(readout, dtype=torch.promote_types(dtype, torch.float32))  # [V, D]
-        measure = _compiled(_turn_into_gradient) if compiled else _turn_into_gradient
+        differentiate = _compiled(_gradient) if compiled else _gradient
         found = []
         for start in range(0, len(x), rows):
             here = slice(start, start + rows)
-            logits = F.linear(x[here], readout)  # [rows, V]
-            found.append(measure(logits, targets[here], weights[here]))
-            # Where the target is, (p - 1) · weight; written from outside, since a compiler would copy the chunk for it.
-            logits.scatter_(1, targets[here, None], (found[-1].expm1() * weights[here])[:, None].to(dtype))
-            torch.mm(logits, readout, out=grad_x[here])
-            _add_product(grad_readout, logits, x[here], start > 0)
-            del logits  # before the next are made
+            grad, wanted = differentiate(F.linear(x[here], readout), targets[here], weights[here])  # [rows, V], [rows]
+            found.append(wanted)
+            torch.mm(grad, readout, out=grad_x[here])
+            _add_product(grad_readout, grad, x[here], start > 0)
+            del grad  # before the next logits are made
         ctx.save_for_backward(grad_x, grad_readout)
         return -(torch.cat(found) * weights).sum()
 
@@ -105,14 +103,14 @@ def _log_probabilities(logits: Tensor, targets: Tensor) -> Tensor:
     return logits.log_softmax(1, dtype=exact).gather(1, targets[:, None])[:, 0]
 
 
-def _turn_into_gradient(logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Overwrite the logits [N, V] with probability · weight, which is their gradient but at the targets; the log of the
+def _gradient(logits: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the loss at the logits [N, V], (p - 1) · weight at the targets and p · weight elsewhere; and the log of the
     targets' own probabilities [N]."""
     exact = torch.promote_types(logits.dtype, torch.float32)
     scores = logits.log_softmax(1, dtype=exact)
     wanted = scores.gather(1, targets[:, None])[:, 0]
-    logits.copy_(scores.exp() * weights[:, None])
-    return wanted
+    is_target = targets[:, None] == torch.arange(logits.shape[1], device=logits.device)  # [N, V]
+    return ((scores.exp() - is_target.to(exact)) * weights[:, None]).to(logits.dtype), wanted
 
 
 def _add_product(total: Tensor, grad: Tensor, x: Tensor, keep: bool) -> None:

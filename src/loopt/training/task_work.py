@@ -25,8 +25,8 @@ Head = Callable[[LoopedTransformer, Tensor, Tensor, Tensor], Tensor]
 
 
 def weighted_loss(model: LoopedTransformer, x: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Cross-entropy of what the model reads out of x [B, T, D], summed with these weights [B, T]."""
-    losses = F.cross_entropy(model.readout(x).float().flatten(0, 1), targets.flatten(), reduction="none")  # [B * T]
+    """Cross-entropy of what the model reads out of x [..., D] at targets [...], summed with these weights [...]."""
+    losses = F.cross_entropy(model.readout(x).float().flatten(0, -2), targets.flatten(), reduction="none")
     return (losses * weights.flatten()).sum()
 
 
@@ -38,18 +38,18 @@ def backward(
     head: Head = weighted_loss,
 ) -> Tensor:
     """Leave the gradient of the loss over all batches; that loss: the mean over the supervised positions, and with
-    ``answer_weight`` as much of the mean over the answers. ``head`` may be ``weighted_loss`` compiled."""
-    supervised = torch.stack([(batch.targets != IGNORE).sum() for batch in batches]).sum()
-    asked = torch.stack([(batch.answers != IGNORE).sum() for batch in batches]).sum()
-    losses = []
-    for batch in batches:
-        weights = (batch.targets != IGNORE) * ((1 - answer_weight) / supervised)  # [B, T]
-        weights = weights + (batch.answers != IGNORE) * (answer_weight / asked)
-        with torch.autocast("cuda", torch.bfloat16, enabled=batch.tokens.is_cuda):
-            loss = head(model, model.iterate(model.embed(batch.tokens), loops), batch.targets, weights)
-        loss.backward()  # type: ignore[no-untyped-call]
-        losses.append(loss.detach())
-    return torch.stack(losses).sum()
+    ``answer_weight`` as much of the mean over the answers. ``head`` may be ``weighted_loss`` compiled.
+
+    Batches differ in length; they run end to end, so that nothing is padded and most kernels run once for all."""
+    targets, answers = (torch.cat([getattr(one, name).flatten() for one in batches]) for name in ("targets", "answers"))
+    supervised, asked = targets != IGNORE, answers != IGNORE  # [N]
+    weights = supervised * ((1 - answer_weight) / supervised.sum()) + asked * (answer_weight / asked.sum())
+    parts = tuple((one.tokens.shape[0], one.tokens.shape[1]) for one in batches)
+    with torch.autocast("cuda", torch.bfloat16, enabled=targets.is_cuda):
+        x = torch.cat([model.embed(one.tokens).flatten(0, 1) for one in batches])  # [N, D]
+        loss = head(model, model.iterate(x, loops, parts=parts), targets, weights)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return loss.detach()
 
 
 def shares(batch_size: int, parts: int) -> list[int]:

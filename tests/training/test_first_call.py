@@ -1,0 +1,66 @@
+"""The first call of a compiled function, when the compiler tries variants of its kernels on the real tensors, computes
+what every other call does. It did not, once, for a loss that was written over the logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch._inductor.utils import fresh_cache
+
+from loopt.runs.config import RegularizerConfig
+from loopt.training.adafactor import Adafactor, _compiled_update
+from loopt.training.chunked_loss import _compiled as compiled_loss
+from loopt.training.chunked_loss import chunked_loss
+from loopt.training.regularizer import _compiled as compiled_regularizer
+from loopt.training.regularizer import add_gradient
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["", "no room for copies"])
+def nothing_compiled_yet(request: pytest.FixtureRequest) -> Iterator[None]:
+    torch.compiler.reset()
+    for cached in (_compiled_update, compiled_loss, compiled_regularizer):
+        cached.cache_clear()
+    torch.manual_seed(0)
+    with fresh_cache():
+        if request.param:  # the compiler then tries kernels on the tensors themselves, and puts back what was there
+            torch.cuda.reset_peak_memory_stats()
+        yield
+
+
+@pytest.mark.parametrize("words", [75, 1000, 50_304])
+def test_of_the_loss(words: int) -> None:
+    x, readout = torch.randn(128, 64, device="cuda"), torch.randn(words, 64, device="cuda") / 8
+    targets, weights = torch.randint(words, (128,), device="cuda"), torch.rand(128, device="cuda")
+    found = []
+    for compiled in (True, False):
+        inputs = [tensor.bfloat16().requires_grad_() for tensor in (x, readout)]
+        loss = chunked_loss(*inputs, targets, weights, compiled=compiled)
+        found.append((loss, *torch.autograd.grad(loss, inputs)))
+    torch.testing.assert_close(*found, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("shape", [(300, 200), (64,)])
+def test_of_adafactors_update(shape: tuple[int, ...]) -> None:
+    start, grad = torch.randn(shape, device="cuda"), torch.randn(shape, device="cuda")
+    ends = []
+    for compiled in (True, False):
+        weights = torch.nn.Parameter(start.clone())
+        weights.grad = grad.clone()
+        optimizer = Adafactor([weights], lr=torch.tensor(0.1, device="cuda"), compiled=compiled)
+        optimizer.step()
+        ends.append([weights.detach(), *optimizer.state[weights].values()])
+    torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-6)
+
+
+def test_of_the_regularizers_gradient() -> None:
+    layers = [{"up": torch.randn(300, 200, device="cuda")} for _ in range(4)]
+    ends = []
+    for compiled in (True, False):
+        grads = [{"up": torch.ones(300, 200, device="cuda")} for _ in range(4)]
+        add_gradient(layers, grads, RegularizerConfig(2, 3.0), compiled)
+        ends.append([grad["up"] for grad in grads])
+    torch.testing.assert_close(*ends)
