@@ -6,8 +6,8 @@
 
 steps     A step of the trainer (examples made on the device, layers compiled, everything captured in one CUDA graph)
           beside a plain loop around the same model: torch.compile of the whole model, autocast, AdamW with fused=True,
-          a LambdaLR schedule, nothing captured. Both see the same examples. Then the share of the generator: the same
-          sampler, compiled and captured alone.
+          a LambdaLR schedule, nothing captured, and of a mixture the shorter examples padded. Both see the same
+          examples. Then the share of the generator: the same sampler, compiled and captured alone.
 together  Three seeds of one row in one process, each on its own stream, beside one after the other.
 profile   Kernels of one step by the time they take.
 
@@ -26,11 +26,13 @@ import torch
 import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from generators import captured, compiled_draw, maker
 from loopt.plan import LoopPlan
 from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.runs import OptimConfig, TrainConfig
+from loopt.tasks import IGNORE
 from loopt.training.optim import learning_rate
 from loopt.training.task_work import TaskStep, shares
 from loopt.training.trainer import build_model
@@ -48,7 +50,7 @@ def main() -> None:
     tasks = [name for name in options.what if name in SHAPES] or list(SHAPES)
     parts = [name for name in options.what if name in PARTS] or list(PARTS)
     if "steps" in parts:
-        console.print(steps_table(tasks, options.steps))
+        console.print(steps_table(tasks, options.steps, console))
     if "together" in parts:
         console.print(together_table(tasks, options.steps))
     if "profile" in parts:
@@ -85,15 +87,20 @@ def plain_step(config: TrainConfig) -> Callable[[], None]:
     parts = list(zip(config.task.parts, shares(config.batch_size, len(config.task.parts)), strict=True))
     done = 0
 
+    def padded(rows: Tensor, value: int) -> Tensor:
+        return F.pad(rows, (0, config.task.length - rows.shape[1]), value=value)
+
     def step() -> None:
         nonlocal done
         optimizer.zero_grad(set_to_none=True)
-        for part, count in parts:
-            batch = part.sample(range(done * count, (done + 1) * count), config.seed, "train", device)
-            with torch.autocast("cuda", torch.bfloat16):
-                logits = compiled(batch.tokens)
-                loss = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
-            loss.backward()
+        batches = [
+            part.sample(range(done * count, (done + 1) * count), config.seed, "train", device) for part, count in parts
+        ]
+        tokens = torch.cat([padded(batch.tokens, 0) for batch in batches])  # [B, longest]
+        targets = torch.cat([padded(batch.targets, IGNORE) for batch in batches])
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = F.cross_entropy(compiled(tokens).flatten(0, 1), targets.flatten())
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip_norm)
         optimizer.step()
         schedule.step()
@@ -125,7 +132,7 @@ def started(step: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
-def steps_table(tasks: Sequence[str], count: int) -> Table:
+def steps_table(tasks: Sequence[str], count: int, console: Console) -> Table:
     table = Table(title="A training step, ms (median of 5 turns)", title_justify="left")
     for column in ("task", "plan", "batch", "optimizer", "ours", "plain", "plain / ours", "start, s", "generator", "%"):
         table.add_column(column, justify="left" if column in ("task", "plan", "optimizer") else "right")
@@ -147,6 +154,7 @@ def steps_table(tasks: Sequence[str], count: int) -> Table:
             share = f"{100 * making / mine:.1f}"
             row = [task, str(config.model.plan), str(config.batch_size), optimizer, f"{mine:.2f}", *beside]
             table.add_row(*row, f"{start:.0f}", f"{making:.3f}", share)
+            console.print(*row, highlight=False)  # compiling takes a while: show what there is
     return table
 
 

@@ -116,13 +116,16 @@ class TextStep(Step):
 
     def _collect_gradients(self) -> None:
         """Add the copy's gradients to those in float32, which sum over all parts of the batch."""
-        for parameter, computed in zip(self.model.parameters(), self.computing.parameters(), strict=True):
-            assert computed.grad is not None
-            if parameter.grad is None:
-                parameter.grad = computed.grad.float()
-            else:
-                parameter.grad += computed.grad
-            computed.grad = None
+        parameters, copies = list(self.model.parameters()), list(self.computing.parameters())
+        computed = [one.grad for one in copies]
+        if parameters[0].grad is None:
+            for parameter in parameters:
+                parameter.grad = torch.empty_like(parameter)
+            torch._foreach_copy_([parameter.grad for parameter in parameters], computed)
+        else:
+            torch._foreach_add_([parameter.grad for parameter in parameters], computed)
+        for one in copies:
+            one.grad = None
 
     def _exchanging(self, last: bool) -> AbstractContextManager[None]:
         """Gradients travel between ranks with the last part of a batch only; those of a copy, which are taken away
