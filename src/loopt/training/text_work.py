@@ -117,13 +117,14 @@ class TextStep(Step):
     def _collect_gradients(self) -> None:
         """Add the copy's gradients to those in float32, which sum over all parts of the batch."""
         parameters, copies = list(self.model.parameters()), list(self.computing.parameters())
-        computed = [one.grad for one in copies]
-        if parameters[0].grad is None:
+        computed = [one.grad for one in copies if one.grad is not None]
+        assert len(computed) == len(copies)
+        first = parameters[0].grad is None
+        if first:
             for parameter in parameters:
                 parameter.grad = torch.empty_like(parameter)
-            torch._foreach_copy_([parameter.grad for parameter in parameters], computed)
-        else:
-            torch._foreach_add_([parameter.grad for parameter in parameters], computed)
+        collected = [one.grad for one in parameters if one.grad is not None]
+        (torch._foreach_copy_ if first else torch._foreach_add_)(collected, computed)
         for one in copies:
             one.grad = None
 
