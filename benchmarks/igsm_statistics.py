@@ -30,7 +30,18 @@ from rich.progress import track
 from torch import Tensor
 
 from loopt.tasks import IGSM, Split
-from loopt.tasks.igsm import ENTITIES, MOST_OPERANDS, PAD, PER_LEVEL, _names, _Problem, _Reader, _text, _worked_out
+from loopt.tasks.igsm import (
+    ENTITIES,
+    MOST_OPERANDS,
+    PAD,
+    PER_LEVEL,
+    _names,
+    _of_query,
+    _Problem,
+    _Reader,
+    _text,
+    _worked_out,
+)
 from loopt.tasks.random_bits import Stream, _mix
 
 TASK, SEED = IGSM(), 0
@@ -257,7 +268,7 @@ def print_rest(counts: Counts, examples: int) -> None:
     million = [0] * TASK.modulus
     for indices in batches(1_000_000, "a million answers"):
         problem = TASK._problem(indices, Stream(TASK.name, SEED, "test"))
-        for answer, count in Counter(TASK._value_of_query(problem).tolist()).items():
+        for answer, count in Counter(_of_query(TASK._values(problem), problem).tolist()).items():
             million[answer] += count
     statements = sorted(counts["statements"].items(), reverse=True)
     rows = [
@@ -339,9 +350,8 @@ def answers_like_the_sample(needed: tuple[int, int], indices: Tensor) -> Tensor:
     factor = ~first & (stream.integers(indices, task.statements, 11, "factor or not") == 0)  # [batch, n]
     factors = 2 + stream.integers(indices, task.statements, task.modulus - 2, "rare factors")  # [batch, n]
     constant = torch.where(factor, factors, torch.where(first, problem.constant, 0))  # [batch, n]
-    return task._value_of_query(
-        replace(problem, count=count, sign=sign, factor=factor, added=torch.zeros_like(factor), constant=constant)
-    )
+    changed = replace(problem, count=count, sign=sign, factor=factor, added=torch.zeros_like(factor), constant=constant)
+    return _of_query(task._values(changed), changed)
 
 
 # Templates
@@ -381,7 +391,7 @@ def hashes(examples: int, split: Split) -> Hashes:
     stream, parts = Stream(TASK.name, SEED, split), []
     for indices in batches(examples, f"{split} examples"):
         problem = TASK._problem(indices, stream)
-        rows = row_hashes(TASK._written(problem, indices, stream))
+        rows = row_hashes(TASK._written(problem, indices, stream)[0])
         parts.append((problem.needed[:, 0], template_hashes(problem), rows))
     return Hashes(*(torch.cat(part) for part in zip(*parts, strict=True)))
 

@@ -57,7 +57,7 @@ def both(task: IGSM, seed: int, examples: int) -> set[tuple[int, str]]:
     """Hashes and templates written out from the text, side by side."""
     indices, stream = torch.arange(examples), Stream(task.name, seed, "train")
     problem = task._problem(indices, stream)
-    texts = [written_out(*task._read(tokens)) for tokens in task._written(problem, indices, stream).tolist()]
+    texts = [written_out(*task._read(tokens)) for tokens in task._written(problem, indices, stream)[0].tolist()]
     return set(zip(statistics.template_hashes(problem).tolist(), texts, strict=True))
 
 

@@ -58,6 +58,8 @@ def test_numbers_are_in_their_places(tmp_path: Path) -> None:
         model = HOPS.configure(row.plan, "p1", "short").resolved().model
         assert (line.looped, line.parameters, line.flops) == (row.looped, model.parameters(), model.flops(8))
         assert (line.steps, line.seconds) == (24, pytest.approx(122.8))  # of both variants
+        assert line.solved == [None, 2]
+        assert "-, 2" in line.details
     assert sheet.notes[-3:] == ["On abacus_3 & 10% more.", "torch 2.11.0.", "loopt 0.1.0."]
     assert "One seed each." in sheet.notes
 
@@ -96,7 +98,7 @@ def test_one_variant_of_two(tmp_path: Path) -> None:
 def test_nothing_measured_at_all(experiment: Experiment, scale: Scale, tmp_path: Path) -> None:
     sheet = build_sheet(experiment, scale, tmp_path)
     assert all(text.startswith("-") for line in sheet.lines for text in line.accuracies)
-    assert all(line.details[1:] == [""] * 4 for line in sheet.lines)
+    assert all(line.details[1:] == [""] * 5 for line in sheet.lines)
     assert not any("seed" in note for note in sheet.notes)
     for form in (sheets.markdown, sheets.latex):
         assert form(sheet).count("\n") >= len(sheet.lines)

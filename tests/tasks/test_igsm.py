@@ -4,6 +4,7 @@ import doctest
 import random
 import re
 from collections import Counter
+from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
@@ -87,6 +88,28 @@ def test_agrees_with_solver_at_the_size_of_the_paper() -> None:
     task = IGSM()
     batch = task.sample(range(2000), 0, "test")
     assert batch.answers.tolist() == [task.solve(tokens) for tokens in batch.tokens.tolist()]
+
+
+@given(task=tasks(), seed=seeds)
+@settings(max_examples=60, deadline=None)
+def test_every_full_stop_is_asked_for_what_follows_so_far(task: IGSM, seed: int) -> None:
+    """Asked as a question of its own, after the statements up to it, by the solver, which refuses what does not follow
+    from them."""
+    every, last = (replace(task, supervision=kind).sample(range(3), seed, "train") for kind in ("every", "last"))
+    assert torch.equal(every.tokens, last.tokens)
+    assert torch.equal(every.answers, last.answers)
+    for tokens, targets in zip(every.tokens.tolist(), every.targets.tolist(), strict=True):
+        statements = text_of(task, tokens).replace("<pad>", "").split(".")[:-1]
+        wanted = []
+        for i, statement in enumerate(statements, start=1):
+            query = statement.split(":=")[0]
+            try:
+                wanted.append(task.solve(task.encode(f"{'.'.join(statements[:i])}. {query}?"))[-1])
+            except InputError:
+                wanted.append(IGNORE)
+        stops = [i for i, token in enumerate(tokens) if task.vocabulary[token] == "."]
+        assert [targets[i] for i in stops] == wanted
+        assert all(target == IGNORE for i, target in enumerate(targets[:-1]) if i not in stops)
 
 
 def test_agrees_with_python_itself() -> None:

@@ -124,6 +124,18 @@ def test_one_compiled_sampler_serves_all_seeds() -> None:
 
 
 @pytest.mark.parametrize("name", tasks.names())
+def test_a_compiler_can_follow_every_sampler(name: str) -> None:
+    """Without a break, since a step is captured whole. Traced only: code for a device is another matter."""
+    indices = torch.arange(6)
+    for part in tasks.get(name).parts:
+        torch.compiler.reset()
+        stream = Stream(part.name, 4, "train")
+        same = TensorStream.like(stream, lambda watched, part=part: part.draw(indices[:1], watched), indices.device)
+        traced = torch.compile(lambda stream, part=part: part.draw(indices, stream), backend="eager", fullgraph=True)
+        assert torch.equal(traced(same).targets, part.draw(indices, stream).targets)
+
+
+@pytest.mark.parametrize("name", tasks.names())
 def test_sampling_never_waits_for_a_device(name: str) -> None:
     """Meta tensors have shapes but no values: whatever runs on them reads nothing back to the host."""
     task = tasks.get(name)

@@ -14,7 +14,7 @@ from rich.text import Text
 from loopt.report.curves import require_matplotlib
 from loopt.report.drawing import human
 
-DETAILS = ("% gap", "parameters", "FLOPs", "steps", "seconds")
+DETAILS = ("% gap", "parameters", "FLOPs", "steps", "to 99%", "seconds")
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class Line:
     gap: Cell | None
     """None where there is no such thing: at a baseline."""
     steps: int | None
+    solved: list[int | None]
+    """Of each run behind the line, the steps it took to 99% of validation; None where it never got there."""
     seconds: float | None
 
     @property
@@ -64,6 +66,7 @@ class Line:
             "" if self.parameters is None else human(self.parameters),
             "" if self.flops is None else human(self.flops),
             "" if self.steps is None else str(self.steps),
+            ", ".join("-" if step is None else str(step) for step in self.solved),
             "" if self.seconds is None else f"{self.seconds:.0f}",
         ]
 

@@ -11,7 +11,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from loopt import tasks
 from loopt.model import ConfigError
 from loopt.plan import LoopPlan, PlanError
-from loopt.runs.config import ADDED_LATER, PLACE, TrainConfig
+from loopt.runs.config import PLACE, TrainConfig
+from loopt.tasks.base import ADDED_LATER
 
 PLACES = {field.name for field in dataclasses.fields(TrainConfig) if field.metadata == PLACE}
 

@@ -11,11 +11,10 @@ from loopt.plan import LoopPlan
 from loopt.runs.loop_counts import LoopCounts
 from loopt.runs.stacking import StackingConfig
 from loopt.tasks import Task
+from loopt.tasks.base import ADDED_LATER
 
 OptimizerName = Literal["adafactor", "adamw", "muon"]
 
-ADDED_LATER = {"added later": True}
-"""Marks a field that older runs do not have: its default is what they did, so they stay what they are."""
 PLACE = {"place": True}
 """Marks a field that says where something lies, which is no part of what a run is."""
 

@@ -17,6 +17,11 @@ IGNORE = -100
 """The label of a position where nothing is asked."""
 
 Split = Literal["train", "validation", "test"]
+Supervision = Literal["last", "every"]
+"""Where the loss looks: at the answer, or at every position that has one of its own."""
+
+ADDED_LATER = {"added later": True}
+"""Marks a field that older runs do not have: its default is what they did, so they stay what they are."""
 
 MAX_INDEX = 2**62
 

@@ -22,16 +22,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor
 
 from loopt.tasks import groups
-from loopt.tasks.base import IGNORE, Batch, Task, check_choice, check_integer
+from loopt.tasks.base import IGNORE, Batch, Supervision, Task, check_choice, check_integer
 from loopt.tasks.random_bits import Stream
-
-Supervision = Literal["last", "every"]
 
 Act = tuple[tuple[int, ...], ...]
 """What an element does: for each factor of its group, where each point goes."""
@@ -67,7 +65,7 @@ class GroupComposition(Task):
 
     def draw(self, indices: Tensor, stream: Stream) -> Batch:
         word = stream.integers(indices, self.n, self._group.order, "elements")  # [batch, n]
-        products = _prefix_products(word, _table_on(self._group, indices.device))  # [batch, n]
+        products = _prefix_products(word, _table_on(self.group, indices.device))  # [batch, n]
         answers = torch.full_like(products, IGNORE)
         answers[:, -1] = products[:, -1]
         return Batch(word, products if self.supervision == "every" else answers, answers)
@@ -100,15 +98,16 @@ class GroupComposition(Task):
         return word
 
 
-_tables: dict[tuple[groups.Group, torch.device], Tensor] = {}
+_tables: dict[tuple[str, torch.device], Tensor] = {}
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _table_on(group: groups.Group, device: torch.device) -> Tensor:
-    """Copied to a device once: a copy makes the host wait, and can be part of no CUDA graph."""
-    if (group, device) not in _tables:
-        _tables[group, device] = group.tensor(device)
-    return _tables[group, device]
+def _table_on(name: str, device: torch.device) -> Tensor:
+    """Copied to a device once: a copy makes the host wait, and can be part of no CUDA graph. By name, since a compiler
+    takes a string for a constant and, up to torch 2.11 at least, a group for none."""
+    if (name, device) not in _tables:
+        _tables[name, device] = groups.group(name).tensor(device)
+    return _tables[name, device]
 
 
 def _prefix_products(word: Tensor, table: Tensor) -> Tensor:

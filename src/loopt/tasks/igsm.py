@@ -21,14 +21,14 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, NoReturn
+from dataclasses import dataclass, field
+from typing import ClassVar, NoReturn, get_args
 
 import torch
 from torch import Tensor
 
 from loopt.plan import InputError
-from loopt.tasks.base import IGNORE, Batch, Task, check_integer
+from loopt.tasks.base import ADDED_LATER, IGNORE, Batch, Supervision, Task, check_choice, check_integer
 from loopt.tasks.random_bits import Stream
 
 ENTITIES = "ABCDEFGHIJKLMNOP"
@@ -60,6 +60,9 @@ class IGSM(Task):
     """How many parameters are defined."""
     needed: tuple[int, int] = (1, 10)
     """The fewest and the most statements the query depends on, its own included; all numbers are equally likely."""
+    supervision: Supervision = field(default="last", metadata=ADDED_LATER)
+    """Where the loss looks: at the answer, or also at every full stop, for the value of what was just defined, where
+    that follows from what has been read."""
 
     def __post_init__(self) -> None:
         if self.modulus not in MODULI or isinstance(self.modulus, bool | float):
@@ -72,6 +75,7 @@ class IGSM(Task):
             raise InputError(f"task igsm: needed={self.needed!r}; allowed are two integers, the fewest and the most")
         check_integer(self.name, "needed", needed[0], 1, self.statements)
         check_integer(self.name, "needed", needed[1], needed[0], self.statements)
+        check_choice(self.name, "supervision", self.supervision, get_args(Supervision))
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
@@ -86,10 +90,14 @@ class IGSM(Task):
 
     def draw(self, indices: Tensor, stream: Stream) -> Batch:
         problem = self._problem(indices, stream)
-        tokens = self._written(problem, indices, stream)  # [batch, length]
+        tokens, stops = self._written(problem, indices, stream)  # [batch, length] and [batch, n]
+        values = self._values(problem)  # [batch, n]
         answers = torch.full_like(tokens, IGNORE)
-        answers[:, -1] = self._value_of_query(problem)
-        return Batch(tokens, answers, answers)
+        answers[:, -1] = _of_query(values, problem)
+        if self.supervision == "last":
+            return Batch(tokens, answers, answers)
+        known = torch.where(self._follows(problem, stops), values, IGNORE)  # [batch, n]
+        return Batch(tokens, answers.scatter(1, stops, known), answers)
 
     def _problem(self, indices: Tensor, stream: Stream) -> _Problem:
         n = self.statements
@@ -148,17 +156,26 @@ class IGSM(Task):
             times = times.scatter_add(1, operands[:, i], passed_on) % self.modulus
         return times
 
-    def _value_of_query(self, problem: _Problem) -> Tensor:
-        """[batch] values, worked out from the first parameter on."""
+    def _values(self, problem: _Problem) -> Tensor:
+        """[batch, n] values, worked out from the first parameter on; of distractors only where they are asked for."""
         values = torch.zeros_like(problem.count)  # [batch, n]
-        for i in range(self.needed[1]):
+        for i in range(self.needed[1] if self.supervision == "last" else self.statements):
             total = (values.gather(1, problem.operands[:, i]) * problem.sign[:, i]).sum(1)  # [batch]
             constant = problem.constant[:, i]
             values[:, i] = torch.where(problem.factor[:, i], constant * total, constant + total) % self.modulus
-        return values.gather(1, problem.needed - 1)[:, 0]
+        return values
 
-    def _written(self, problem: _Problem, indices: Tensor, stream: Stream) -> Tensor:
-        """[batch, length] tokens, with the padding in front.
+    def _follows(self, problem: _Problem, stops: Tensor) -> Tensor:
+        """[batch, n] bool: the statement is there, and so, before it, is all that it depends on."""
+        read = stops.clone()  # [batch, n]: where the last of those ends
+        for i in range(self.statements):
+            used = torch.where(problem.sign[:, i] != 0, read.gather(1, problem.operands[:, i]), 0)  # [batch, 3]
+            read[:, i] = read[:, i].maximum(used.amax(1))
+        return (read == stops) & (stops < self.length - QUERY_TOKENS)
+
+    def _written(self, problem: _Problem, indices: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
+        """[batch, length] tokens, with the padding in front; and where each statement's full stop is, [batch, n], one
+        that was left out having it where the query begins.
 
         Every statement is laid out in the same 20 columns, those of X#Y := c * (X#Y + X#Y + X#Y). and uses some of
         them; then the columns in use are moved together.
@@ -201,7 +218,7 @@ class IGSM(Task):
         tokens = tokens.scatter(1, place.flatten(1), layout.flatten(1))[:, :-1]  # [batch, width]
         asked = [entity.gather(1, problem.needed - 1) for entity in (upper, lower)]  # [batch, 1] each
         sharp, question = _filled(mark["#"], asked[0]), _filled(mark["?"], asked[0])
-        return torch.cat([tokens, asked[0], sharp, asked[1], question], dim=1)
+        return torch.cat([tokens, asked[0], sharp, asked[1], question], dim=1), place[:, :, -1]
 
     def _entities(self, edges: Tensor) -> tuple[Tensor, Tensor]:
         """The tokens of both ends of an edge."""
@@ -267,6 +284,11 @@ class _Problem:
     """[batch, n] bool: a constant multiplies it."""
     constant: Tensor
     """[batch, n]: that constant, or all there is where the definition uses nothing; 0 where there is none."""
+
+
+def _of_query(values: Tensor, problem: _Problem) -> Tensor:
+    """[batch, n] -> [batch]"""
+    return values.gather(1, problem.needed - 1)[:, 0]
 
 
 def _longest_text(statements: int) -> int:

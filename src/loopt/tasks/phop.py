@@ -34,11 +34,10 @@ import torch
 from torch import Tensor
 
 from loopt.plan import InputError
-from loopt.tasks.base import IGNORE, Batch, Task, check_choice, check_integer
+from loopt.tasks.base import IGNORE, Batch, Supervision, Task, check_choice, check_integer
 from loopt.tasks.random_bits import Stream
 
 Sampler = Literal["planted", "uniform"]
-Supervision = Literal["last", "every"]
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
