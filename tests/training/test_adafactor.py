@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from loopt.plan import InputError
+from loopt.training import adafactor
 from loopt.training.adafactor import Adafactor
 
 SHAPES = [(), (5,), (4, 6), (7, 1), (3, 4, 5)]
@@ -216,6 +218,26 @@ def _sharded_training(rank: int, rendezvous: str) -> None:
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
 def test_agrees_with_itself_on_uneven_shards(tmp_path: Path) -> None:
     torch.multiprocessing.spawn(_sharded_training, (str(tmp_path / "rendezvous"),), nprocs=2)
+
+
+def test_one_compilation_serves_all_matrices_and_one_all_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = 0
+
+    def count(graph: torch.fx.GraphModule, inputs: object) -> Any:
+        nonlocal graphs
+        graphs += 1
+        return graph.forward
+
+    update = torch.compile(adafactor._update, dynamic=True, backend=count)
+    monkeypatch.setattr(adafactor, "_compiled_update", lambda: update)
+    shapes = [(50, 8), (24, 8), (8, 8), (8,), (20, 8), (8, 20), (24,)]
+    params = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    optimizer = Adafactor(params, lr=torch.tensor(0.1), compiled=True)
+    for _ in range(3):
+        for param in params:
+            param.grad = torch.randn_like(param)
+        optimizer.step()
+    assert graphs == 2
 
 
 @pytest.mark.gpu

@@ -61,7 +61,8 @@ class Adafactor(torch.optim.Optimizer):
                     if not state:
                         state |= _first_state(parameter)
                     options = {name: value for name, value in group.items() if name != "params"}
-                    self._update(parameter, parameter.grad, state, **options)
+                    # Detached: of a parameter, a compiler takes the shape for a constant, and compiles for each.
+                    self._update(parameter.detach(), parameter.grad, state, **options)
         return loss
 
 
@@ -74,7 +75,7 @@ def _first_state(parameter: nn.Parameter) -> dict[str, Tensor]:
 
 
 def _update(
-    parameter: nn.Parameter,
+    parameter: Tensor,
     grad: Tensor,
     state: dict[str, Tensor],
     lr: float | Tensor,
@@ -107,7 +108,7 @@ def _update(
 
 @functools.cache
 def _compiled_update() -> Callable[..., None]:
-    """The same in a few kernels; one compilation for all matrices."""
+    """The same in a few kernels; one compilation for all matrices, and one for all vectors."""
     return torch.compile(_update, dynamic=True)
 
 
