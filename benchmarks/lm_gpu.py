@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from loopt.kernels import wake_compiler
 from loopt.plan import LoopPlan
 from loopt.runs import OptimConfig, TrainConfig
 from loopt.runs.config import RegularizerConfig
@@ -143,6 +144,8 @@ def report(
 
 
 def ours(config: TrainConfig, device: torch.device, recompute: bool = False) -> Step:
+    if device.type == "cuda":
+        wake_compiler()
     model = build_model(config, device)
     model.loop.recompute = recompute
     data = RandomTokens(config.model.vocab_size)

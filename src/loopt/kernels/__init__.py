@@ -7,6 +7,14 @@ import importlib.util
 from loopt.model import Layer, LoopedTransformer
 
 
+def wake_compiler() -> None:
+    """Have the processes that compile kernels for CUDA start, while there is something else to do: until they are up,
+    kernels are compiled one after the other."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    AsyncCompile.wakeup()
+
+
 def speed_up(model: LoopedTransformer) -> None:
     """Compile the layers, one compilation serving all layers and loops, and on CUDA take our own attention kernel
     where it fits. The model computes what it did, but for rounding."""

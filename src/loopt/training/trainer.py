@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from loopt.devices import DeviceName, pick_device
+from loopt.kernels import wake_compiler
 from loopt.model import LoopedTransformer
 from loopt.plan import InputError, LoopPlan
 from loopt.runs import Best, Run, RunError, TrainConfig, TrainState, checkpoint, codec, read_config
@@ -165,6 +166,8 @@ class _Trainer:
         self.company, self.ranks = company, ranks
         self.began = self.charged_until = time.monotonic()
         self.compiled = session.compile == "on" or (session.compile == "auto" and device.type == "cuda")
+        if self.compiled and device.type == "cuda":
+            wake_compiler()
         self.best: Best | None = None
         self.step = 0
         self.seconds = 0.0

@@ -1,0 +1,28 @@
+"""The tables that are kept, and those on the page of results, are what the result files give."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from loopt.report import sheet as sheets
+from loopt.reproduce.catalogue import EXPERIMENTS
+from loopt.reproduce.experiment import Scale
+from loopt.reproduce.table import build_sheet
+
+ROOT = Path(__file__).parents[2]
+MEASURED = sorted(path.relative_to(ROOT / "results") for path in (ROOT / "results").glob("*/*") if path.is_dir())
+
+
+@pytest.mark.parametrize("measured", MEASURED, ids=str)
+def test_a_table_is_what_its_files_give(measured: Path) -> None:
+    name, scale = measured.parts
+    sheet = build_sheet(EXPERIMENTS[name], cast(Scale, scale), ROOT / "results")
+    folder = ROOT / "results" / measured
+    assert (folder / "table.md").read_text(encoding="utf-8") == sheets.markdown(sheet)
+    assert (folder / "table.tex").read_text(encoding="utf-8") == sheets.latex(sheet)
+    assert not any("have changed since" in note for note in sheet.notes)
+    if scale != "cpu":
+        assert sheets.markdown(sheet).strip() in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
