@@ -45,6 +45,8 @@ LONGEST_RIGHT_SIDE = (1, 5, 11, 15)
 """Tokens of a constant, and of 2 * X#Y, 2 * (X#Y + X#Y) and 2 * (X#Y + X#Y + X#Y)."""
 TOKENS_AROUND = 5
 """Of a statement's tokens, those that are not on its right side: X#Y := and the full stop."""
+NAME_ENDS = (9, 13, 17)
+"""Of the 20 columns that a statement is laid out in, those where the names on its right side end."""
 QUERY_TOKENS = 4
 ROOM = 14
 """Tokens set aside for a statement. Few problems use more on average, and those that do lose their last distractors."""
@@ -61,8 +63,8 @@ class IGSM(Task):
     needed: tuple[int, int] = (1, 10)
     """The fewest and the most statements the query depends on, its own included; all numbers are equally likely."""
     supervision: Supervision = field(default="last", metadata=ADDED_LATER)
-    """Where the loss looks: at the answer, or also at every full stop, for the value of what was just defined, where
-    that follows from what has been read."""
+    """Where the loss looks: at the answer, or also wherever a parameter has just been named or defined, for its value,
+    if that follows from what has been read."""
 
     def __post_init__(self) -> None:
         if self.modulus not in MODULI or isinstance(self.modulus, bool | float):
@@ -90,14 +92,13 @@ class IGSM(Task):
 
     def draw(self, indices: Tensor, stream: Stream) -> Batch:
         problem = self._problem(indices, stream)
-        tokens, stops = self._written(problem, indices, stream)  # [batch, length] and [batch, n]
+        tokens, places = self._written(problem, indices, stream)  # [batch, length] and [batch, n, 20]
         values = self._values(problem)  # [batch, n]
         answers = torch.full_like(tokens, IGNORE)
         answers[:, -1] = _of_query(values, problem)
         if self.supervision == "last":
             return Batch(tokens, answers, answers)
-        known = torch.where(self._follows(problem, stops), values, IGNORE)  # [batch, n]
-        return Batch(tokens, answers.scatter(1, stops, known), answers)
+        return Batch(tokens, self._with_values_so_far(answers, problem, values, places), answers)
 
     def _problem(self, indices: Tensor, stream: Stream) -> _Problem:
         n = self.statements
@@ -165,17 +166,24 @@ class IGSM(Task):
             values[:, i] = torch.where(problem.factor[:, i], constant * total, constant + total) % self.modulus
         return values
 
-    def _follows(self, problem: _Problem, stops: Tensor) -> Tensor:
-        """[batch, n] bool: the statement is there, and so, before it, is all that it depends on."""
-        read = stops.clone()  # [batch, n]: where the last of those ends
+    def _with_values_so_far(self, answers: Tensor, problem: _Problem, values: Tensor, places: Tensor) -> Tensor:
+        """[batch, length] labels: besides the answers, the value of each parameter where its definition ends and where
+        the name of it ends in another, if all that it depends on has been read by then."""
+        ends = places[:, :, -1]  # [batch, n]
+        complete = ends.clone()  # [batch, n]: where the last of the statements ends that a parameter depends on
         for i in range(self.statements):
-            used = torch.where(problem.sign[:, i] != 0, read.gather(1, problem.operands[:, i]), 0)  # [batch, 3]
-            read[:, i] = read[:, i].maximum(used.amax(1))
-        return (read == stops) & (stops < self.length - QUERY_TOKENS)
+            used = torch.where(problem.sign[:, i] != 0, complete.gather(1, problem.operands[:, i]), 0)  # [batch, 3]
+            complete[:, i] = complete[:, i].maximum(used.amax(1))
+        which = problem.operands.flatten(1)  # [batch, n * 3]
+        at = torch.cat([ends, places[:, :, NAME_ENDS].flatten(1)], dim=1)  # [batch, n * 4]
+        since = torch.cat([complete, complete.gather(1, which)], dim=1)
+        labels = torch.cat([values, values.gather(1, which)], dim=1)
+        known = (since <= at) & (at < self.length - QUERY_TOKENS)  # what is not written has no place before the query
+        return answers.scatter(1, at, torch.where(known, labels, IGNORE))
 
     def _written(self, problem: _Problem, indices: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
-        """[batch, length] tokens, with the padding in front; and where each statement's full stop is, [batch, n], one
-        that was left out having it where the query begins.
+        """[batch, length] tokens, with the padding in front; and where each of the columns below went, [batch, n, 20],
+        those that are not written to where the query begins.
 
         Every statement is laid out in the same 20 columns, those of X#Y := c * (X#Y + X#Y + X#Y). and uses some of
         them; then the columns in use are moved together.
@@ -218,7 +226,7 @@ class IGSM(Task):
         tokens = tokens.scatter(1, place.flatten(1), layout.flatten(1))[:, :-1]  # [batch, width]
         asked = [entity.gather(1, problem.needed - 1) for entity in (upper, lower)]  # [batch, 1] each
         sharp, question = _filled(mark["#"], asked[0]), _filled(mark["?"], asked[0])
-        return torch.cat([tokens, asked[0], sharp, asked[1], question], dim=1), place[:, :, -1]
+        return torch.cat([tokens, asked[0], sharp, asked[1], question], dim=1), place
 
     def _entities(self, edges: Tensor) -> tuple[Tensor, Tensor]:
         """The tokens of both ends of an edge."""
