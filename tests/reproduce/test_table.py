@@ -105,6 +105,13 @@ def test_nothing_measured_at_all(experiment: Experiment, scale: Scale, tmp_path:
     sheets.draw(sheet, tmp_path / "table.png")
 
 
+def test_of_a_row_with_runs_missing_nobody_can_tell_which_was_solved(tmp_path: Path) -> None:
+    for job in jobs_of(HOPS, "short", 1):
+        if job.variant == "p2":
+            leave_result(job, tmp_path, {"phop": 0.9})
+    assert all(line.solved == [] and line.steps == 12 for line in build_sheet(HOPS, "short", tmp_path).lines)
+
+
 def test_the_best_seed_by_mean_accuracy_is_shown(tmp_path: Path) -> None:
     jobs = [job for job in jobs_of(SUMS, "paper", 4) if str(job.row.plan) == "1x1"]
     seeds = [{"n=2": 1.0, "n=3": 0.1}, {"n=2": 0.7, "n=3": 0.6}, {"n=2": 0.2, "n=3": 0.9}]

@@ -123,6 +123,14 @@ def test_a_group_from_a_file(tmp_path: Path) -> None:
     assert task.render([2, 4, 6]).splitlines()[0].endswith("answer 1")
 
 
+def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "group.json"
+    for order in (4, 2, 6):
+        path.write_text(json.dumps([[(a + b) % order for b in range(order)] for a in range(order)]))
+        batch = tasks.get("group", group=str(path), n=5, supervision="every").sample(range(20), 0, "train")
+        assert torch.equal(batch.targets, batch.tokens.cumsum(1) % order)
+
+
 def test_no_examples_at_all() -> None:
     assert GroupComposition(n=5).sample(range(0), 0, "train").tokens.shape == (0, 5)
 

@@ -1,17 +1,39 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 import torch
 import tyro
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from loopt import tasks
 from loopt.plan import InputError
 from loopt.tasks import PHop
 from loopt.tasks.random_bits import Stream, TensorStream
+
+# Every task as it is by default, and those that can be supervised at every position, so.
+SAMPLED = [tasks.get(name) for name in tasks.names()]
+SAMPLED += [replace(task, supervision="every") for task in SAMPLED if hasattr(task, "supervision")]  # type: ignore[type-var]
+sampled = pytest.mark.parametrize("task", SAMPLED, ids=lambda task: f"{task.name} {getattr(task, 'supervision', '')}")
+
+
+class NoHostIndices(TorchDispatchMode):
+    """Fails where something is indexed by what was made on the host, which a CUDA device would have to wait for. Such
+    an index comes out of no operation that ran here."""
+
+    def __init__(self, *given: torch.Tensor) -> None:
+        super().__init__()
+        self.made = list(given)
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function is torch.ops.aten.index.Tensor:
+            assert all(any(index is one for one in self.made) for index in args[1] if index is not None)
+        made = function(*args, **(kwargs or {}))
+        self.made += made if isinstance(made, list | tuple) else [made]
+        return made
 
 
 def test_get_by_name() -> None:
@@ -123,11 +145,11 @@ def test_one_compiled_sampler_serves_all_seeds() -> None:
     assert graphs == 1
 
 
-@pytest.mark.parametrize("name", tasks.names())
-def test_a_compiler_can_follow_every_sampler(name: str) -> None:
+@sampled
+def test_a_compiler_can_follow_every_sampler(task: tasks.Task) -> None:
     """Without a break, since a step is captured whole. Traced only: code for a device is another matter."""
     indices = torch.arange(6)
-    for part in tasks.get(name).parts:
+    for part in task.parts:
         torch.compiler.reset()
         stream = Stream(part.name, 4, "train")
         same = TensorStream.like(stream, lambda watched, part=part: part.draw(indices[:1], watched), indices.device)
@@ -135,20 +157,21 @@ def test_a_compiler_can_follow_every_sampler(name: str) -> None:
         assert torch.equal(traced(same).targets, part.draw(indices, stream).targets)
 
 
-@pytest.mark.parametrize("name", tasks.names())
-def test_sampling_never_waits_for_a_device(name: str) -> None:
+@sampled
+def test_sampling_never_waits_for_a_device(task: tasks.Task) -> None:
     """Meta tensors have shapes but no values: whatever runs on them reads nothing back to the host."""
-    task = tasks.get(name)
-    batch = task.sample(torch.arange(6, device="meta"), 0, "train")
+    indices = torch.arange(6, device="meta")
+    task.sample(indices, 0, "train")  # what is copied once
+    with NoHostIndices(indices):
+        batch = task.sample(indices, 0, "train")
     assert batch.tokens.device.type == "meta"
     assert batch.tokens.shape == (6, task.length)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", tasks.names())
-def test_a_cuda_graph_gives_the_examples_of_the_cpu(name: str) -> None:
-    task = tasks.get(name)
+@sampled
+def test_a_cuda_graph_gives_the_examples_of_the_cpu(task: tasks.Task) -> None:
     indices = torch.arange(64, device="cuda")
     task.sample(indices, 3, "train")  # libraries load outside the capture
     torch.cuda.synchronize()

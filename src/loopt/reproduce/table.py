@@ -47,7 +47,7 @@ def build_sheet(experiment: Experiment, scale: Scale, results: Path) -> Sheet:
                 cells=[Cell(values.get(column), row.paper.get(column), scale != "cpu") for column in columns],
                 gap=gap if row.looped else None,
                 steps=sum(one["result"]["step"] for one in best) if best else None,
-                solved=[_solved_at(one) for one in best],
+                solved=[_solved_at(one) for one in best] if len(best) == len(experiment.variants) else [],
                 seconds=sum(one["result"]["seconds"] for one in best) if best else None,
             )
         )
@@ -118,7 +118,9 @@ def _notes(experiment: Experiment, scale: Scale, measured: Sequence[_Measured]) 
             "Accuracy in %, ours (the paper's); % gap likewise, by the mean over the columns.",
             "At this scale the task and the models are smaller than the paper's: look at the pattern alone.",
         ]
-    notes.append("Steps and seconds of all runs of a row; to 99%: the step at which validation first had that, by run.")
+    notes.append(
+        "Steps and seconds of the runs shown; to 99%: the step at which validation first had that, run by run."
+    )
     seeds = sorted({count for one in measured for count in one.seeds})
     if seeds:
         notes.append(_of_seeds(seeds[0], seeds[-1], experiment.seeds))

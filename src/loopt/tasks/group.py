@@ -17,6 +17,7 @@ position  element  product so far
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,11 +50,18 @@ class GroupComposition(Task):
     def __post_init__(self) -> None:
         check_integer(self.name, "n", self.n, 1)
         check_choice(self.name, "supervision", self.supervision, get_args(Supervision))
-        _ = self._group
+        _ = self._key
 
     @cached_property
     def _group(self) -> groups.Group:
         return groups.group(self.group)
+
+    @cached_property
+    def _key(self) -> str:
+        """Of the group's table: a name may be that of a file, which changes."""
+        key = hashlib.sha256(repr(self._group.table).encode()).hexdigest()
+        _groups[key] = self._group
+        return key
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
@@ -65,7 +73,7 @@ class GroupComposition(Task):
 
     def draw(self, indices: Tensor, stream: Stream) -> Batch:
         word = stream.integers(indices, self.n, self._group.order, "elements")  # [batch, n]
-        products = _prefix_products(word, _table_on(self.group, indices.device))  # [batch, n]
+        products = _prefix_products(word, _table_on(self._key, indices.device))  # [batch, n]
         answers = torch.full_like(products, IGNORE)
         answers[:, -1] = products[:, -1]
         return Batch(word, products if self.supervision == "every" else answers, answers)
@@ -98,16 +106,17 @@ class GroupComposition(Task):
         return word
 
 
+_groups: dict[str, groups.Group] = {}
 _tables: dict[tuple[str, torch.device], Tensor] = {}
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _table_on(name: str, device: torch.device) -> Tensor:
-    """Copied to a device once: a copy makes the host wait, and can be part of no CUDA graph. By name, since a compiler
+def _table_on(key: str, device: torch.device) -> Tensor:
+    """Copied to a device once: a copy makes the host wait, and can be part of no CUDA graph. By key, since a compiler
     takes a string for a constant and, up to torch 2.11 at least, a group for none."""
-    if (name, device) not in _tables:
-        _tables[name, device] = groups.group(name).tensor(device)
-    return _tables[name, device]
+    if (key, device) not in _tables:
+        _tables[key, device] = _groups[key].tensor(device)
+    return _tables[key, device]
 
 
 def _prefix_products(word: Tensor, table: Tensor) -> Tensor:

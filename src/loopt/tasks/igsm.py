@@ -45,7 +45,7 @@ LONGEST_RIGHT_SIDE = (1, 5, 11, 15)
 """Tokens of a constant, and of 2 * X#Y, 2 * (X#Y + X#Y) and 2 * (X#Y + X#Y + X#Y)."""
 TOKENS_AROUND = 5
 """Of a statement's tokens, those that are not on its right side: X#Y := and the full stop."""
-NAME_ENDS = (9, 13, 17)
+NAME_ENDS = slice(9, 18, 4)
 """Of the 20 columns that a statement is laid out in, those where the names on its right side end."""
 QUERY_TOKENS = 4
 ROOM = 14
@@ -63,8 +63,8 @@ class IGSM(Task):
     needed: tuple[int, int] = (1, 10)
     """The fewest and the most statements the query depends on, its own included; all numbers are equally likely."""
     supervision: Supervision = field(default="last", metadata=ADDED_LATER)
-    """Where the loss looks: at the answer, or also wherever a parameter has just been named or defined, for its value,
-    if that follows from what has been read."""
+    """Where the loss looks: at the answer, or also wherever a statement has just named or defined a parameter, for its
+    value, if that follows from what has been read."""
 
     def __post_init__(self) -> None:
         if self.modulus not in MODULI or isinstance(self.modulus, bool | float):

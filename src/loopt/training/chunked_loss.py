@@ -123,5 +123,5 @@ def _add_product(total: Tensor, grad: Tensor, x: Tensor, keep: bool) -> None:
 
 
 @functools.cache
-def _compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function)
