@@ -30,18 +30,8 @@ from rich.progress import track
 from torch import Tensor
 
 from loopt.tasks import IGSM, Split
-from loopt.tasks.igsm import (
-    ENTITIES,
-    MOST_OPERANDS,
-    PAD,
-    PER_LEVEL,
-    _names,
-    _of_query,
-    _Problem,
-    _Reader,
-    _text,
-    _worked_out,
-)
+from loopt.tasks.igsm import MOST_OPERANDS, PER_LEVEL, _of_query, _Problem
+from loopt.tasks.igsm_text import ENTITIES, PAD, Reader, names_in, worked_out, written
 from loopt.tasks.random_bits import Stream, _mix
 
 TASK, SEED = IGSM(), 0
@@ -115,14 +105,14 @@ class Reading:
 
     @classmethod
     def of(cls, tokens: list[int]) -> Reading:
-        definitions, query = _Reader([TASK.vocabulary[token] for token in tokens]).problem()
-        return cls(definitions, query, _worked_out(definitions, query, TASK.modulus))
+        definitions, query = Reader([TASK.vocabulary[token] for token in tokens]).problem()
+        return cls(definitions, query, worked_out(definitions, query, TASK.modulus))
 
     @property
     def chain(self) -> int:
         depth: dict[str, int] = {}
         for name in self.values:
-            depth[name] = 1 + max((depth[used] for used in _names(self.definitions[name])), default=0)
+            depth[name] = 1 + max((depth[used] for used in names_in(self.definitions[name])), default=0)
         return depth[self.query]
 
     @property
@@ -132,15 +122,15 @@ class Reading:
     @property
     def operations(self) -> int:
         """As Ye et al. count them: a statement that computes nothing is one too."""
-        return sum(max(1, len(re.findall(r"[+*-]", _text(self.definitions[name])))) for name in self.values)
+        return sum(max(1, len(re.findall(r"[+*-]", written(self.definitions[name])))) for name in self.values)
 
     def depends_on_needed(self, name: str) -> bool:
-        return any(used in self.values or self.depends_on_needed(used) for used in _names(self.definitions[name]))
+        return any(used in self.values or self.depends_on_needed(used) for used in names_in(self.definitions[name]))
 
     def matters(self, name: str) -> bool:
         """Whether the answer changes with the parameter: it is linear in each, so adding 1 tells."""
         changed = {**self.definitions, name: (self.definitions[name], "+", 1)}
-        return _worked_out(changed, self.query, TASK.modulus)[self.query] != self.values[self.query]
+        return worked_out(changed, self.query, TASK.modulus)[self.query] != self.values[self.query]
 
     @property
     def levels(self) -> set[int]:
@@ -164,7 +154,7 @@ class Reading:
 def form(right_side: Any) -> str:
     """``c + x - y`` for 3 + E#I - F#K."""
     letters = iter("xyz")
-    return re.sub("[A-P]#[A-P]", lambda _: next(letters), re.sub(r"\d+", "c", _text(right_side)))
+    return re.sub("[A-P]#[A-P]", lambda _: next(letters), re.sub(r"\d+", "c", written(right_side)))
 
 
 def tables(examples: int) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from loopt.plan import InputError
 from loopt.tasks import IGNORE, IGSM, igsm
+from loopt.tasks.igsm_text import ENTITIES
 
 torch.set_num_threads(1)
 
@@ -109,7 +110,7 @@ def check_labels_so_far(task: IGSM, tokens: list[int], targets: list[int]) -> No
     told, name, begin = "", "", symbols.count("<pad>")  # statements so far, what the present one defines, its start
     for i, symbol in enumerate(symbols[:-4]):
         query = ""
-        if symbol in igsm.ENTITIES and symbols[i - 1] == "#":
+        if symbol in ENTITIES and symbols[i - 1] == "#":
             query = "".join(symbols[i - 2 : i + 1])
             if symbols[i + 1] == ":=":
                 name, query = query, ""
@@ -171,7 +172,7 @@ def test_what_every_problem_keeps_to(task: IGSM, seed: int) -> None:
         assert len(uses) <= task.statements
         assert task.needed[0] <= len(depths(uses, query)) <= task.needed[1]
         for name, used in uses.items():
-            upper, lower = (igsm.ENTITIES.index(entity) // 4 for entity in name.split("#"))
+            upper, lower = (ENTITIES.index(entity) // 4 for entity in name.split("#"))
             assert lower == upper + 1
             assert len(used) == len(set(used)) <= 3
             depths(uses, name)  # every statement can be worked out, those that are not needed too

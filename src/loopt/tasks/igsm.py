@@ -22,23 +22,22 @@ import re
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NoReturn, get_args
+from typing import ClassVar, get_args
 
 import torch
 from torch import Tensor
 
 from loopt.plan import InputError
 from loopt.tasks.base import ADDED_LATER, IGNORE, Batch, Supervision, Task, check_choice, check_integer
+from loopt.tasks.igsm_text import ENTITIES, PAD, Expression, Reader, names_in, worked_out, written
 from loopt.tasks.random_bits import Stream
 
-ENTITIES = "ABCDEFGHIJKLMNOP"
 PER_LEVEL = 4
 EDGES = 48
 """How many parameters there could be: 12 entities have a level below them, with four entities each."""
 
 MODULI = (3, 5, 7, 11, 13, 17, 19, 23)
 MARKS = ("#", ":=", "+", "-", "*", "(", ")", ".", "?")
-PAD = "<pad>"
 
 MOST_OPERANDS = 3
 LONGEST_RIGHT_SIDE = (1, 5, 11, 15)
@@ -158,9 +157,9 @@ class IGSM(Task):
         return times
 
     def _values(self, problem: _Problem) -> Tensor:
-        """[batch, n] values, worked out from the first parameter on; of distractors only where they are asked for."""
+        """[batch, n] values, worked out from the first parameter on."""
         values = torch.zeros_like(problem.count)  # [batch, n]
-        for i in range(self.needed[1] if self.supervision == "last" else self.statements):
+        for i in range(self.statements):
             total = (values.gather(1, problem.operands[:, i]) * problem.sign[:, i]).sum(1)  # [batch]
             constant = problem.constant[:, i]
             values[:, i] = torch.where(problem.factor[:, i], constant * total, constant + total) % self.modulus
@@ -248,27 +247,27 @@ class IGSM(Task):
 
     def solve(self, tokens: Sequence[int]) -> list[int]:
         definitions, query = self._read(tokens)
-        values = _worked_out(definitions, query, self.modulus)
+        values = worked_out(definitions, query, self.modulus)
         return [IGNORE] * (len(tokens) - 1) + [values[query]]
 
     def render(self, tokens: Sequence[int]) -> str:
         """The problem, what is needed of it in an order that can be followed, and the answer."""
         definitions, query = self._read(tokens)
-        values = _worked_out(definitions, query, self.modulus)
-        statements = [f"{name} := {_text(definition)}." for name, definition in definitions.items()]
+        values = worked_out(definitions, query, self.modulus)
+        statements = [f"{name} := {written(definition)}." for name, definition in definitions.items()]
         lines = textwrap.wrap(" ".join([*statements, f"{query}?"]), 100, break_long_words=False)
         lines.append("")
         depth: dict[str, int] = {}
         for name, value in values.items():
-            lines.append(f"{name} = {_text(definitions[name])}. ⟹ {name} = {value}.")
-            depth[name] = 1 + max((depth[used] for used in _names(definitions[name])), default=0)
+            lines.append(f"{name} = {written(definitions[name])}. ⟹ {name} = {value}.")
+            depth[name] = 1 + max((depth[used] for used in names_in(definitions[name])), default=0)
         count = f"{len(values)} of {len(definitions)} statements are needed"
         return "\n".join([*lines, "", f"answer {values[query]}; {count}, {depth[query]} of them one after the other"])
 
-    def _read(self, tokens: Sequence[int]) -> tuple[dict[str, _Expression], str]:
+    def _read(self, tokens: Sequence[int]) -> tuple[dict[str, Expression], str]:
         for token in tokens:
             check_integer(self.name, "token", int(token), 0, len(self.vocabulary) - 1)
-        return _Reader([self.vocabulary[int(token)] for token in tokens]).problem()
+        return Reader([self.vocabulary[int(token)] for token in tokens]).problem()
 
 
 @dataclass(frozen=True)
@@ -316,134 +315,3 @@ def _shuffled(operands: Tensor, count: Tensor, which: Tensor) -> Tensor:
 
 def _filled(token: Tensor | int, like: Tensor) -> Tensor:
     return token if isinstance(token, Tensor) else torch.full_like(like, token)
-
-
-# From here on nothing is shared with the sampler: problems are read from their text alone.
-
-_Expression = int | str | tuple["_Expression", str, "_Expression"]
-"""A number, the name of a parameter, or two of these with + - or * between them."""
-
-
-class _Reader:
-    """problem = statement* name "?";  statement = name ":=" sum ".";  sum = product (("+" | "-") product)*;
-    product = factor ("*" factor)*;  factor = number | name | "(" sum ")";  name = entity "#" entity."""
-
-    def __init__(self, symbols: list[str]) -> None:
-        self.symbols = symbols
-        self.at = 0
-
-    def problem(self) -> tuple[dict[str, _Expression], str]:
-        while self.take(PAD):
-            pass
-        definitions: dict[str, _Expression] = {}
-        while True:
-            name = self.parameter()
-            if self.take("?"):
-                break
-            self.expect(":=")
-            if name in definitions:
-                self.fail(f"{name} is defined twice")
-            definitions[name] = self.sum()
-            self.expect(".")
-        if self.peek():
-            self.fail("expected the end after '?'")
-        return definitions, name
-
-    def sum(self) -> _Expression:
-        left = self.product()
-        while self.peek() in ("+", "-"):
-            sign = self.next()
-            left = (left, sign, self.product())
-        return left
-
-    def product(self) -> _Expression:
-        left = self.factor()
-        while self.take("*"):
-            left = (left, "*", self.factor())
-        return left
-
-    def factor(self) -> _Expression:
-        if self.take("("):
-            inner = self.sum()
-            self.expect(")")
-            return inner
-        if self.peek().isdigit():
-            return int(self.next())
-        return self.parameter()
-
-    def parameter(self) -> str:
-        upper = self.entity()
-        self.expect("#")
-        return f"{upper}#{self.entity()}"
-
-    def entity(self) -> str:
-        if not (self.peek() and self.peek() in ENTITIES):
-            self.fail("expected an entity, A to P")
-        return self.next()
-
-    def peek(self) -> str:
-        return self.symbols[self.at] if self.at < len(self.symbols) else ""
-
-    def next(self) -> str:
-        self.at += 1
-        return self.symbols[self.at - 1]
-
-    def take(self, symbol: str) -> bool:
-        found = self.peek() == symbol
-        self.at += found
-        return found
-
-    def expect(self, symbol: str) -> None:
-        if not self.take(symbol):
-            self.fail(f"expected {symbol!r}")
-
-    def fail(self, message: str) -> NoReturn:
-        here = repr(self.peek()) if self.peek() else "the end"
-        raise InputError(f"task igsm: {message}, at token {self.at} of {len(self.symbols)}, which is {here}")
-
-
-def _worked_out(definitions: dict[str, _Expression], query: str, modulus: int) -> dict[str, int]:
-    """The value of every parameter that the query needs, each after those that it uses."""
-    values: dict[str, int] = {}
-    begun: set[str] = set()
-
-    def value(expression: _Expression) -> int:
-        if isinstance(expression, int):
-            return expression % modulus
-        if isinstance(expression, tuple):
-            left, sign, right = value(expression[0]), expression[1], value(expression[2])
-            return (left + right if sign == "+" else left - right if sign == "-" else left * right) % modulus
-        if expression not in values:
-            if expression not in definitions:
-                raise InputError(f"task igsm: {expression} is used and not defined")
-            if expression in begun:
-                raise InputError(f"task igsm: {expression} is defined by way of itself")
-            begun.add(expression)
-            values[expression] = value(definitions[expression])
-        return values[expression]
-
-    value(query)
-    return values
-
-
-def _names(expression: _Expression) -> list[str]:
-    """The parameters that an expression uses, in the order they are written."""
-    if isinstance(expression, tuple):
-        return _names(expression[0]) + _names(expression[2])
-    return [expression] if isinstance(expression, str) else []
-
-
-def _text(expression: _Expression) -> str:
-    if not isinstance(expression, tuple):
-        return str(expression)
-    left, sign, right = expression
-    parts = [_text(left), _text(right)]
-    if sign == "*":
-        parts = [f"({text})" if _is_sum(part) else text for part, text in zip((left, right), parts, strict=True)]
-    elif _is_sum(right):
-        parts[1] = f"({parts[1]})"
-    return f"{parts[0]} {sign} {parts[1]}"
-
-
-def _is_sum(expression: _Expression) -> bool:
-    return isinstance(expression, tuple) and expression[1] in ("+", "-")

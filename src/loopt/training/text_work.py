@@ -116,17 +116,13 @@ class TextStep(Step):
 
     def _collect_gradients(self) -> None:
         """Add the copy's gradients to those in float32, which sum over all parts of the batch."""
-        parameters, copies = list(self.model.parameters()), list(self.computing.parameters())
-        computed = [one.grad for one in copies if one.grad is not None]
-        assert len(computed) == len(copies)
-        first = parameters[0].grad is None
-        if first:
-            for parameter in parameters:
-                parameter.grad = torch.empty_like(parameter)
-        collected = [one.grad for one in parameters if one.grad is not None]
-        (torch._foreach_copy_ if first else torch._foreach_add_)(collected, computed)
-        for one in copies:
-            one.grad = None
+        for parameter, computed in zip(self.model.parameters(), self.computing.parameters(), strict=True):
+            assert computed.grad is not None
+            if parameter.grad is None:
+                parameter.grad = computed.grad.float()
+            else:
+                parameter.grad += computed.grad
+            computed.grad = None
 
     def _exchanging(self, last: bool) -> AbstractContextManager[None]:
         """Gradients travel between ranks with the last part of a batch only; those of a copy, which are taken away
