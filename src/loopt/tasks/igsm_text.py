@@ -1,4 +1,4 @@
-"""i-GSM problems as text: reading them, and working them out. It is to check the sampler, and shares no code with it."""
+"""i-GSM problems as text: reading them and working them out. It checks the sampler, and shares no code with it."""
 
 from __future__ import annotations
 
