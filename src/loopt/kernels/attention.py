@@ -114,27 +114,28 @@ def _load_queries(
 @triton.jit
 def _backward_kernel(
     qkv, cos, sin, out, lse, grad_out, grad_qkv, T, H, scale,
-    E: tl.constexpr, HALF: tl.constexpr, BLOCK_N: tl.constexpr, ROPE: tl.constexpr,
+    E: tl.constexpr, EARLY: tl.constexpr, LATE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_LATE: tl.constexpr,
+    ROPE: tl.constexpr,
 ):  # fmt: skip
     """One program: a whole head. All queries stay in registers while the keys pass by, so no sum is shared. They are
-    kept as two halves, since keys of the second half are seen by queries of the second half alone."""
+    kept as two blocks, EARLY and LATE, since late keys are seen by late queries alone."""
     head, batch = tl.program_id(0), tl.program_id(1)
     stride = 3 * H * E
     base = batch.to(tl.int64) * T * stride + head * E
     out_base = batch.to(tl.int64) * T * H * E + head * E
     lse_base = (batch * H + head) * T
     unit = scale * 0.6931471805599453  # scale is in units of log2, the gradient's is not
-    early = tl.arange(0, HALF)
-    late = HALF + early
+    early = tl.arange(0, EARLY)
+    late = EARLY + tl.arange(0, LATE)
     q0, do0, delta0, total0 = _load_queries(
         qkv, cos, sin, out, lse, grad_out, base, out_base, lse_base, early, T, H, E, ROPE
     )
     q1, do1, delta1, total1 = _load_queries(
         qkv, cos, sin, out, lse, grad_out, base, out_base, lse_base, late, T, H, E, ROPE
     )
-    dq0 = tl.zeros((HALF, E), tl.float32)
-    dq1 = tl.zeros((HALF, E), tl.float32)
-    for start in range(0, HALF, BLOCK_N):
+    dq0 = tl.zeros((EARLY, E), tl.float32)
+    dq1 = tl.zeros((LATE, E), tl.float32)
+    for start in range(0, EARLY, BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
         k = _load_turned(qkv + base + H * E, cos, sin, keys, keys < T, stride, E, ROPE)
         v = _load_turned(qkv + base + 2 * H * E, cos, sin, keys, keys < T, stride, E, False)
@@ -144,12 +145,12 @@ def _backward_kernel(
         dq1, dk, dv = _backward_rows(q1, do1, delta1, total1, late, k, v, keys, T, scale, dq1, dk, dv)
         _store_turned_back(grad_qkv + base + H * E, dk * unit, cos, sin, keys, keys < T, stride, E, ROPE)
         _store_turned_back(grad_qkv + base + 2 * H * E, dv, cos, sin, keys, keys < T, stride, E, False)
-    for start in range(HALF, T, BLOCK_N):
-        keys = start + tl.arange(0, BLOCK_N)
+    for start in range(EARLY, T, BLOCK_LATE):
+        keys = start + tl.arange(0, BLOCK_LATE)
         k = _load_turned(qkv + base + H * E, cos, sin, keys, keys < T, stride, E, ROPE)
         v = _load_turned(qkv + base + 2 * H * E, cos, sin, keys, keys < T, stride, E, False)
-        dk = tl.zeros((BLOCK_N, E), tl.float32)
-        dv = tl.zeros((BLOCK_N, E), tl.float32)
+        dk = tl.zeros((BLOCK_LATE, E), tl.float32)
+        dv = tl.zeros((BLOCK_LATE, E), tl.float32)
         dq1, dk, dv = _backward_rows(q1, do1, delta1, total1, late, k, v, keys, T, scale, dq1, dk, dv)
         _store_turned_back(grad_qkv + base + H * E, dk * unit, cos, sin, keys, keys < T, stride, E, ROPE)
         _store_turned_back(grad_qkv + base + 2 * H * E, dv, cos, sin, keys, keys < T, stride, E, False)
@@ -201,10 +202,11 @@ def short_attention_backward(
     _, _, H, E = qkv.shape
     grad = torch.empty_like(qkv)
     for here, B, T in _pieces(counts, lengths):
-        half = max(16, triton.next_power_of_2(T) // 2)
+        early = max(16, triton.next_power_of_2(T) // 2)
+        late = max(16, triton.next_power_of_2(T - early) if T > early else 0)
         _backward_kernel[(H, B)](
             qkv[here], cos, sin, out[here], lse[here], grad_out[here], grad[here], T, H, scale * LOG2_E,
-            E, half, min(BACKWARD_BLOCK, half), rope,
+            E, early, late, min(BACKWARD_BLOCK, early), min(BACKWARD_BLOCK, late), rope,
             num_warps=BACKWARD_WARPS, num_stages=BACKWARD_STAGES,
         )  # fmt: skip
     return grad

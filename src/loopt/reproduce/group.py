@@ -10,6 +10,8 @@ from loopt.tasks import GroupComposition
 
 LENGTH, DEPTH = 32, 6
 """Of words, and of models: ⌈log2 n⌉ + 1, one more than the theorem needs."""
+LENGTHS = (4, 8, 16, LENGTH)
+"""Of the words a model is tested on: how far along a word it gets."""
 SMALL = {"s5": ("S3", 8), "a5": ("A4", 4)}
 """Which group, and words of which length, a column has at scale cpu."""
 
@@ -21,7 +23,7 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
         optim = OptimConfig(name="muon", lr=5e-3, warmup_steps=50)
         return miniature(task, plan, optim, steps=1500, target_accuracy=0.99)
     return TrainConfig(
-        task=GroupComposition(group=variant.upper(), n=LENGTH, supervision="every"),
+        task=GroupComposition(group=variant.upper(), n=LENGTH, supervision="every", test_lengths=LENGTHS),
         model=ModelConfig(plan=plan, d_model=128, n_heads=8, d_ff=512),
         optim=OptimConfig(name="muon", lr=4e-3, warmup_steps=300),
         steps=16_000 if scale == "short" else 200_000,
@@ -34,12 +36,19 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     )
 
 
+def _columns_of(variant: str, scale: Scale) -> dict[str, str]:
+    name = variant.upper()
+    if scale == "cpu":
+        return {"group": f"{name}, n={LENGTH}"}
+    return {f"n={length}": f"{name}, n={length}" for length in LENGTHS}
+
+
 group = Experiment(
     name="group",
     title=f"Words of {LENGTH} elements of a group (Theorem 5.1's problem)",
     rows=tuple(Row(LoopPlan.parse(plan), {}) for plan in (f"{DEPTH}x1", "1x1", f"1x{DEPTH}")),
     variants=tuple(SMALL),
-    columns_of=lambda variant, scale: {"group": variant.upper()},
+    columns_of=_columns_of,
     configure=_configure,
-    small={key.upper(): f"{name}, n={length} ({key.upper()})" for key, (name, length) in SMALL.items()},
+    small={f"{key.upper()}, n={LENGTH}": f"{name}, n={length} ({key.upper()})" for key, (name, length) in SMALL.items()},
 )

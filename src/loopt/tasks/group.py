@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from itertools import accumulate
 from typing import ClassVar, get_args
@@ -28,8 +28,9 @@ from typing import ClassVar, get_args
 import torch
 from torch import Tensor
 
+from loopt.plan import InputError
 from loopt.tasks import groups
-from loopt.tasks.base import IGNORE, Batch, Supervision, Task, check_choice, check_integer
+from loopt.tasks.base import ADDED_LATER, IGNORE, Batch, Supervision, Task, check_choice, check_integer
 from loopt.tasks.random_bits import Stream
 
 Act = tuple[tuple[int, ...], ...]
@@ -46,9 +47,16 @@ class GroupComposition(Task):
     """How many elements are composed."""
     supervision: Supervision = "last"
     """Where the loss looks: at the last product, or at every position, each of which has a product of its own."""
+    test_lengths: tuple[int, ...] = field(default=(), metadata=ADDED_LATER)
+    """The lengths of words, up to n, that a trained model is measured on, each for itself; with none of them, n."""
 
     def __post_init__(self) -> None:
         check_integer(self.name, "n", self.n, 1)
+        object.__setattr__(self, "test_lengths", tuple(self.test_lengths))  # JSON gives a list
+        for length in self.test_lengths:
+            check_integer(self.name, "test_lengths", length, 1, self.n)
+        if len(set(self.test_lengths)) < len(self.test_lengths):
+            raise InputError(f"task group: test_lengths={self.test_lengths}; allowed are different integers, each once")
         check_choice(self.name, "supervision", self.supervision, get_args(Supervision))
         _ = self._key
 
@@ -70,6 +78,11 @@ class GroupComposition(Task):
     @property
     def length(self) -> int:
         return self.n
+
+    @property
+    def tests(self) -> dict[str, Task]:
+        lengths = {f"n={length}": replace(self, n=length, test_lengths=()) for length in self.test_lengths}
+        return {**lengths} or super().tests
 
     def draw(self, indices: Tensor, stream: Stream) -> Batch:
         word = stream.integers(indices, self.n, self._group.order, "elements")  # [batch, n]
