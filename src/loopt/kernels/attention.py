@@ -203,7 +203,7 @@ def short_attention_backward(
     grad = torch.empty_like(qkv)
     for here, B, T in _pieces(counts, lengths):
         early = max(16, triton.next_power_of_2(T) // 2)
-        late = max(16, triton.next_power_of_2(T - early) if T > early else 0)
+        late = triton.next_power_of_2(max(16, T - early))
         _backward_kernel[(H, B)](
             qkv[here], cos, sin, out[here], lse[here], grad_out[here], grad[here], T, H, scale * LOG2_E,
             E, early, late, min(BACKWARD_BLOCK, early), min(BACKWARD_BLOCK, late), rope,

@@ -50,5 +50,5 @@ group = Experiment(
     variants=tuple(SMALL),
     columns_of=_columns_of,
     configure=_configure,
-    small={f"{key.upper()}, n={LENGTH}": f"{name}, n={length} ({key.upper()})" for key, (name, length) in SMALL.items()},
+    small={f"{key.upper()}, n={LENGTH}": f"{name}, n={n} ({key.upper()})" for key, (name, n) in SMALL.items()},
 )
