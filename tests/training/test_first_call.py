@@ -11,7 +11,6 @@ from torch import Tensor
 from torch._inductor.utils import fresh_cache
 
 from loopt.runs.config import RegularizerConfig
-from loopt.training.adafactor import Adafactor, _compiled_update
 from loopt.training.chunked_loss import _compiled as compiled_loss
 from loopt.training.chunked_loss import chunked_loss
 from loopt.training.regularizer import _compiled as compiled_regularizer
@@ -23,7 +22,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 @pytest.fixture(autouse=True, params=[False, True], ids=["", "no room for copies"])
 def nothing_compiled_yet(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.compiler.reset()
-    for cached in (_compiled_update, compiled_loss, compiled_regularizer):
+    for cached in (compiled_loss, compiled_regularizer):
         cached.cache_clear()
     torch.manual_seed(0)
     with fresh_cache():
@@ -51,19 +50,6 @@ def test_of_the_loss(words: int) -> None:
     for rows in (asked, ~asked):  # of other words the gradient is small, and there are many more
         if rows.any():
             assert relative(found[0][2][rows], found[1][2][rows]) < 2e-2
-
-
-@pytest.mark.parametrize("shape", [(300, 200), (64,)])
-def test_of_adafactors_update(shape: tuple[int, ...]) -> None:
-    start, grad = torch.randn(shape, device="cuda"), torch.randn(shape, device="cuda")
-    ends = []
-    for compiled in (True, False):
-        weights = torch.nn.Parameter(start.clone())
-        weights.grad = grad.clone()
-        optimizer = Adafactor([weights], lr=torch.tensor(0.1, device="cuda"), compiled=compiled)
-        optimizer.step()
-        ends.append([weights.detach(), *optimizer.state[weights].values()])
-    torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-6)
 
 
 def test_of_the_regularizers_gradient() -> None:

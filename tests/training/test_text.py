@@ -25,7 +25,6 @@ from loopt.runs.stacking import StackingConfig
 from loopt.similarity import cosines, layer_groups
 from loopt.text.token_data import TokenData
 from loopt.training import parallel, presets, train
-from loopt.training.adafactor import Adafactor
 from loopt.training.optim import learning_rate, load_optimizer_tensors
 from loopt.training.parallel import Ranks
 from loopt.training.stacking import grow
@@ -588,24 +587,3 @@ def test_compiled_it_computes_the_same(optimizer: str) -> None:
     config = replace(config, regularizer=RegularizerConfig(block=1, weight=1.0))
     plain, compiled = (losses(stepper(config, device="cuda", compiled=flag)) for flag in (False, True))
     assert compiled == pytest.approx(plain, rel=2e-2)
-
-
-@pytest.mark.gpu
-@needs_a_gpu
-@pytest.mark.parametrize("scale_parameter", [False, True])
-def test_compiled_adafactor_updates_as_it_does_eagerly(scale_parameter: bool) -> None:
-    torch.manual_seed(0)
-    shapes = [(48, 32), (32,), (300, 16)]
-    eager, compiled = ([torch.nn.Parameter(torch.ones(shape, device="cuda")) for shape in shapes] for _ in range(2))
-    optimizers = [
-        Adafactor(parameters, lr=torch.tensor(0.01, device="cuda"), scale_parameter=scale_parameter, compiled=flag)
-        for parameters, flag in ((eager, False), (compiled, True))
-    ]
-    for _ in range(5):
-        for one, other in zip(eager, compiled, strict=True):
-            one.grad = torch.randn_like(one)
-            other.grad = one.grad.clone()
-        for optimizer in optimizers:
-            optimizer.step()
-    for one, other in zip(eager, compiled, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)

@@ -2,11 +2,12 @@
 
 The relative step size is ``lr`` itself, given from outside; there is no built-in 1/sqrt(t) decay.
 Nothing here reads a tensor's value on the host, so ``step`` can be captured in a CUDA graph and runs on DTensors.
+``_update`` is what is computed; ``loopt.kernels.adafactor`` computes it faster.
 """
 
 from __future__ import annotations
 
-import functools
+import importlib.util
 from collections.abc import Callable
 
 import torch
@@ -18,7 +19,8 @@ from loopt.plan import InputError
 
 class Adafactor(torch.optim.Optimizer):
     """``lr`` may be a 0-dim tensor, changed in place between steps. ``eps`` is the paper's pair: the first is added
-    to the squared gradients, the second is the smallest scale a parameter is taken to have."""
+    to the squared gradients, the second is the smallest scale a parameter is taken to have. ``compiled`` takes our
+    kernels for what they fit: float32 on CUDA, not sharded."""
 
     def __init__(
         self,
@@ -46,7 +48,7 @@ class Adafactor(torch.optim.Optimizer):
             "scale_parameter": scale_parameter,
         }
         super().__init__(params, options)
-        self._update = _compiled_update() if compiled else _update
+        self._compiled = compiled and importlib.util.find_spec("triton") is not None
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -61,9 +63,17 @@ class Adafactor(torch.optim.Optimizer):
                     if not state:
                         state |= _first_state(parameter)
                     options = {name: value for name, value in group.items() if name != "params"}
-                    # Detached: of a parameter, a compiler takes the shape for a constant, and compiles for each.
-                    self._update(parameter.detach(), parameter.grad, state, **options)
+                    update = self._update_for(parameter, parameter.grad)
+                    update(parameter, parameter.grad, state, **options)
         return loss
+
+    def _update_for(self, parameter: Tensor, grad: Tensor) -> Callable[..., None]:
+        if self._compiled and parameter.is_cuda:
+            from loopt.kernels import adafactor as kernels
+
+            if kernels.fits(parameter, grad):
+                return kernels.update
+        return _update
 
 
 def _first_state(parameter: nn.Parameter) -> dict[str, Tensor]:
@@ -104,12 +114,6 @@ def _update(
     update = update / (_rms(update) / clip_threshold).clamp(min=1.0)
     scale = _rms(weights).clamp(min=scale_eps) if scale_parameter else 1.0
     parameter.copy_(weights * (1 - lr * weight_decay) - update * (lr * scale))
-
-
-@functools.cache
-def _compiled_update() -> Callable[..., None]:
-    """The same in a few kernels; one compilation for all matrices, and one for all vectors."""
-    return torch.compile(_update, dynamic=True)
 
 
 def _running_mean(mean: Tensor, sample: Tensor, newest: Tensor) -> Tensor:
