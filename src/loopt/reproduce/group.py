@@ -25,8 +25,8 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     return TrainConfig(
         task=GroupComposition(group=variant.upper(), n=LENGTH, supervision="every", test_lengths=LENGTHS),
         model=ModelConfig(plan=plan, d_model=128, n_heads=8, d_ff=512),
-        optim=OptimConfig(name="muon", lr=4e-3, warmup_steps=300),
-        steps=16_000 if scale == "short" else 200_000,
+        optim=OptimConfig(name="muon", lr=2e-3, warmup_steps=300),
+        steps=32_000 if scale == "short" else 200_000,
         batch_size=256,
         log_every=500,
         eval_every=1000,
