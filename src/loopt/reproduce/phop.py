@@ -53,8 +53,8 @@ def _paper(plan: LoopPlan, task: PHop) -> TrainConfig:
 
 def _short(plan: LoopPlan, task: PHop) -> TrainConfig:
     """The paper's model and task, with the recipe that got (1⊗6) through its plateau soonest on seed 0, and with more
-    steps than it took there: other seeds had not got through when they were cut (docs/log.md). With 32 planted hops they
-    were not through after 16,000 either; with independent letters a shallow model is where it ends long before."""
+    steps than it took there: other seeds had not got through when they were cut (docs/log.md). With 32 planted hops no
+    row was after 16,000; with independent letters a shallow model is where it ends long before."""
     paper = _paper(plan, task)
     return replace(
         paper,
