@@ -6,6 +6,7 @@ the model is. So the whole step can be captured in a CUDA graph, and the host wa
 
 from __future__ import annotations
 
+import importlib.util
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -108,7 +109,8 @@ class Step(ABC):
         loss = self.gradient(loops)
         if self.config.regularizer.active:
             self.cosines = add_regularizer_gradient(self.model, self.config.regularizer, self.compiled)
-        grad_norm, finite = update(self.model.parameters(), self.optimizers, loss, lr, self.config.optim.clip_norm)
+        parameters, clip_norm = self.model.parameters(), self.config.optim.clip_norm
+        grad_norm, finite = update(parameters, self.optimizers, loss, lr, clip_norm, self.compiled)
         figures = torch.stack((loss, grad_norm, lr))
         self.figures.copy_(torch.where(self.failed_at < 0, figures, self.figures))  # of the failed step, not after it
         self.failed_at.copy_(torch.where(finite | (self.failed_at >= 0), self.failed_at, self.done))
@@ -126,18 +128,35 @@ class Step(ABC):
 
 
 def update(
-    parameters: Iterable[Tensor], optimizers: Sequence[Optimizer], loss: Tensor, lr: Tensor, clip_norm: float
+    parameters: Iterable[Tensor],
+    optimizers: Sequence[Optimizer],
+    loss: Tensor,
+    lr: Tensor,
+    clip_norm: float,
+    compiled: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Clip the gradient and take a step; the gradient's norm, and whether it and the loss are finite. Where they are
     not, nothing moves."""
-    parameters = [parameter for parameter in parameters if parameter.grad is not None]
-    grad_norm = whole(torch.nn.utils.clip_grad_norm_(parameters, clip_norm))
+    grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    grad_norm = whole(torch.nn.utils.get_total_norm(grads))
     finite = loss.isfinite() & grad_norm.isfinite()
-    for parameter in parameters:  # zero times not-a-number is not zero, so a zero learning rate alone does not do
-        grad = parameter.grad
-        assert grad is not None
-        (grad.to_local() if isinstance(grad, DTensor) else grad).masked_fill_(~finite, 0.0)
+    kept = torch.where(finite, (clip_norm / (grad_norm + 1e-6)).clamp(max=1.0), 0.0)
+    here = [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads]
+    _scale_or_zero(here, kept, compiled)
     set_lr(optimizers, lr * finite)
     for optimizer in optimizers:
         optimizer.step()
     return grad_norm, finite
+
+
+def _scale_or_zero(grads: list[Tensor], factor: Tensor, compiled: bool) -> None:
+    """Multiply by the factor. By 0 all is zero, whatever it was: zero times not-a-number is not, and would move the
+    weights at any learning rate."""
+    if compiled and importlib.util.find_spec("triton") and all(grad.is_cuda and grad.is_contiguous() for grad in grads):
+        from loopt.kernels import clip
+
+        clip.scale_or_zero(grads, factor)
+        return
+    torch._foreach_mul_(grads, factor)
+    for grad in grads:
+        grad.masked_fill_(factor == 0.0, 0.0)
