@@ -151,6 +151,15 @@ def test_render_fits_a_terminal_and_names_the_answer(task: GroupComposition, see
     assert all(len(line) <= 100 for line in lines)
 
 
+def test_a_model_can_be_measured_on_words_of_several_lengths() -> None:
+    task = GroupComposition(group="S3", n=8, supervision="every", test_lengths=[2, 8])  # type: ignore[arg-type]
+    whole = GroupComposition(group="S3", n=8, supervision="every")
+    assert task.tests == {"n=2": GroupComposition(group="S3", n=2, supervision="every"), "n=8": whole}
+    assert whole.tests == {"group": whole}
+    trained, alone = (one.sample(range(20), 0, "train") for one in (task, whole))
+    assert torch.equal(trained.tokens, alone.tokens)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -159,6 +168,8 @@ def test_render_fits_a_terminal_and_names_the_answer(task: GroupComposition, see
         ({"n": 0}, "task group: n=0; allowed are integers, 1 or more"),
         ({"n": True}, "task group: n=True; allowed are integers, 1 or more"),
         ({"supervision": "all"}, "task group: supervision='all'; allowed are last, every"),
+        ({"n": 8, "test_lengths": (4, 9)}, "task group: test_lengths=9; allowed are integers, 1 to 8"),
+        ({"test_lengths": (4, 4)}, "task group: test_lengths=(4, 4); allowed are different integers, each once"),
     ],
 )
 def test_bad_settings(settings: dict[str, Any], message: str) -> None:

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from loopt.plan import InputError
-from loopt.tasks.base import IGNORE, Batch, Task, check_integer
+from loopt.tasks.base import IGNORE, Batch, Task, check_integer, different_integers
 from loopt.tasks.random_bits import Stream
 
 VOCABULARY = (*"0123456789", "+", "=", "end", "pad")
@@ -51,15 +51,10 @@ class Addition(Task):
 
     def __post_init__(self) -> None:
         for field in ("operands", "test_operands"):
-            given = getattr(self, field)
-            counts = tuple(given) if isinstance(given, list | tuple) else (given,)
-            object.__setattr__(self, field, counts)
+            counts = different_integers(self.name, field, getattr(self, field), 1)
             if not counts:
                 raise InputError(f"task addition: {field}=(); allowed are one or more integers, such as 2 or 2 4 8")
-            for count in counts:
-                check_integer(self.name, field, count, 1)
-            if len(set(counts)) < len(counts):
-                raise InputError(f"task addition: {field}={counts}; allowed are different integers, each once")
+            object.__setattr__(self, field, counts)
         check_integer(self.name, "digits", self.digits, 1, MAX_DIGITS)
 
     @property

@@ -101,6 +101,16 @@ def check_integer(task: str, field: str, value: Any, at_least: int, at_most: int
         raise InputError(f"task {task}: {field}={value!r}; allowed are integers, {allowed}")
 
 
+def different_integers(task: str, field: str, given: Any, at_least: int, at_most: int | None = None) -> tuple[int, ...]:
+    """As a tuple: the command line gives one, JSON a list, and in Python PHop(p=3) reads best."""
+    values = tuple(given) if isinstance(given, list | tuple) else (given,)
+    for value in values:
+        check_integer(task, field, value, at_least, at_most)
+    if len(set(values)) < len(values):
+        raise InputError(f"task {task}: {field}={values}; allowed are different integers, each once")
+    return values
+
+
 def check_choice(task: str, field: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         raise InputError(f"task {task}: {field}={value!r}; allowed are {', '.join(choices)}")

@@ -28,9 +28,17 @@ from typing import ClassVar, get_args
 import torch
 from torch import Tensor
 
-from loopt.plan import InputError
 from loopt.tasks import groups
-from loopt.tasks.base import ADDED_LATER, IGNORE, Batch, Supervision, Task, check_choice, check_integer
+from loopt.tasks.base import (
+    ADDED_LATER,
+    IGNORE,
+    Batch,
+    Supervision,
+    Task,
+    check_choice,
+    check_integer,
+    different_integers,
+)
 from loopt.tasks.random_bits import Stream
 
 Act = tuple[tuple[int, ...], ...]
@@ -52,11 +60,8 @@ class GroupComposition(Task):
 
     def __post_init__(self) -> None:
         check_integer(self.name, "n", self.n, 1)
-        object.__setattr__(self, "test_lengths", tuple(self.test_lengths))  # JSON gives a list
-        for length in self.test_lengths:
-            check_integer(self.name, "test_lengths", length, 1, self.n)
-        if len(set(self.test_lengths)) < len(self.test_lengths):
-            raise InputError(f"task group: test_lengths={self.test_lengths}; allowed are different integers, each once")
+        lengths = different_integers(self.name, "test_lengths", self.test_lengths, 1, self.n)
+        object.__setattr__(self, "test_lengths", lengths)
         check_choice(self.name, "supervision", self.supervision, get_args(Supervision))
         _ = self._key
 

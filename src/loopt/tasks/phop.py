@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from loopt.plan import InputError
-from loopt.tasks.base import IGNORE, Batch, Supervision, Task, check_choice, check_integer
+from loopt.tasks.base import IGNORE, Batch, Supervision, Task, check_choice, check_integer, different_integers
 from loopt.tasks.random_bits import Stream
 
 Sampler = Literal["planted", "uniform"]
@@ -58,18 +58,13 @@ class PHop(Task):
     """Where the loss looks: at the last letter, or at every letter, each of which has an answer of its own."""
 
     def __post_init__(self) -> None:
-        # The command line gives a tuple, JSON a list, and in Python PHop(p=3) reads best.
-        object.__setattr__(self, "p", tuple(self.p) if isinstance(self.p, list | tuple) else (self.p,))
+        object.__setattr__(self, "p", different_integers(self.name, "p", self.p, 1))
         check_integer(self.name, "alphabet", self.alphabet, 2, len(LETTERS))
         check_integer(self.name, "n", self.n, 2)
         check_choice(self.name, "sampler", self.sampler, get_args(Sampler))
         check_choice(self.name, "supervision", self.supervision, get_args(Supervision))
         if not self.p:
             raise InputError("task phop: p=(); allowed are one or more integers, such as 16 or 1 2 3 4")
-        for p in self.p:
-            check_integer(self.name, "p", p, 1)
-        if len(set(self.p)) < len(self.p):
-            raise InputError(f"task phop: p={self.p}; allowed are different integers, each once")
         longest = max(self.p)
         # p bigrams and the last letter; drawn uniformly, every chain has stuck or run out after n hops anyway.
         needed = 2 * longest + 1 if self.sampler == "planted" else longest
