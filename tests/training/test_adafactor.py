@@ -218,7 +218,7 @@ def test_agrees_with_itself_on_uneven_shards(tmp_path: Path) -> None:
     torch.multiprocessing.spawn(_sharded_training, (str(tmp_path / "rendezvous"),), nprocs=2)
 
 
-def test_compiled_on_a_cpu_it_is_the_plain_update() -> None:
+def test_on_a_cpu_compiled_takes_no_kernel() -> None:
     plain, compiled = parameters(), parameters()
     train(plain, Adafactor(plain), 0, 3)
     train(compiled, Adafactor(compiled, compiled=True), 0, 3)

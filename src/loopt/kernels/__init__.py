@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 
 from loopt.model import Layer, LoopedTransformer
+
+
+@functools.cache
+def has_triton() -> bool:
+    """Whether kernels of our own can be compiled: it comes with the CUDA builds of torch only."""
+    return importlib.util.find_spec("triton") is not None
 
 
 def wake_compiler() -> None:
@@ -19,7 +26,7 @@ def speed_up(model: LoopedTransformer) -> None:
     """Compile the layers, one compilation serving all layers and loops, and on CUDA take our own attention kernel
     where it fits. The model computes what it did, but for rounding."""
     attend = None
-    if model.token_embedding.weight.is_cuda and importlib.util.find_spec("triton"):
+    if model.token_embedding.weight.is_cuda and has_triton():
         from loopt.kernels import attention
 
         if model.config.max_len <= attention.MAX_TOKENS and model.config.width_of_head in attention.HEAD_DIMS:

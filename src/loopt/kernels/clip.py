@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 import triton
 import triton.language as tl
@@ -21,9 +19,8 @@ def _scale_or_zero(values, factor, count, BLOCK: tl.constexpr):
         tl.store(values + at, tl.where(by == 0.0, 0.0, value * by), mask=at < count)
 
 
-def scale_or_zero(tensors: Iterable[Tensor], factor: Tensor) -> None:
-    """Multiply contiguous tensors by a factor, a 0-dim tensor; by 0 they are zero, whatever they were."""
-    for tensor in tensors:
-        with torch.cuda.device_of(tensor):  # Triton launches on the current device
-            count = tensor.numel()
-            _scale_or_zero[(triton.cdiv(count, BLOCK),)](tensor, factor, count, BLOCK, num_warps=8)
+def scale_or_zero(tensor: Tensor, factor: Tensor) -> None:
+    """Multiply a contiguous tensor by a factor, a 0-dim tensor; by 0 it is zero, whatever it was."""
+    with torch.cuda.device_of(tensor):  # Triton launches on the current device
+        count = tensor.numel()
+        _scale_or_zero[(triton.cdiv(count, BLOCK),)](tensor, factor, count, BLOCK, num_warps=8)

@@ -11,7 +11,7 @@ from loopt.tasks import GroupComposition
 LENGTH, DEPTH = 32, 6
 """Of words, and of models: ⌈log2 n⌉ + 1, one more than the theorem needs."""
 LENGTHS = (4, 8, 16, LENGTH)
-"""Of the words a model is tested on: how far along a word it gets."""
+"""Of the words a model is tested on, which says how far along a word it gets. A target is for the mean over them."""
 SMALL = {"s5": ("S3", 8), "a5": ("A4", 4)}
 """Which group, and words of which length, a column has at scale cpu."""
 
@@ -32,7 +32,7 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
         eval_every=1000,
         eval_examples=4096,
         test_examples=65_536,
-        target_accuracy=0.995,
+        target_accuracy=0.999,
     )
 
 
@@ -45,7 +45,7 @@ def _columns_of(variant: str, scale: Scale) -> dict[str, str]:
 
 group = Experiment(
     name="group",
-    title=f"Words of {LENGTH} elements of a group (Theorem 5.1's problem)",
+    title=f"Words of up to {LENGTH} elements of a group (Theorem 5.1's problem)",
     rows=tuple(Row(LoopPlan.parse(plan), {}) for plan in (f"{DEPTH}x1", "1x1", f"1x{DEPTH}")),
     variants=tuple(SMALL),
     columns_of=_columns_of,

@@ -44,8 +44,7 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     )
     if scale == "paper":
         return full
-    # With the answer as the only label, 6000 steps had taught no more than guessing well; at twice this rate layers of
-    # their own learn less (docs/results.md).
+    # With the answer as the only label, 6000 steps had taught no more than guessing well (docs/results.md).
     return replace(
         full,
         task=IGSM(supervision="every"),

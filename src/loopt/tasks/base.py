@@ -102,7 +102,7 @@ def check_integer(task: str, field: str, value: Any, at_least: int, at_most: int
 
 
 def different_integers(task: str, field: str, given: Any, at_least: int, at_most: int | None = None) -> tuple[int, ...]:
-    """As a tuple: the command line gives one, JSON a list, and in Python PHop(p=3) reads best."""
+    """Checked, and as a tuple: the command line gives one, JSON a list, and in Python PHop(p=3) reads best."""
     values = tuple(given) if isinstance(given, list | tuple) else (given,)
     for value in values:
         check_integer(task, field, value, at_least, at_most)

@@ -86,8 +86,8 @@ class GroupComposition(Task):
 
     @property
     def tests(self) -> dict[str, Task]:
-        lengths = {f"n={length}": replace(self, n=length, test_lengths=()) for length in self.test_lengths}
-        return {**lengths} or super().tests
+        lengths: dict[str, Task] = {f"n={n}": replace(self, n=n, test_lengths=()) for n in self.test_lengths}
+        return lengths or super().tests
 
     def draw(self, indices: Tensor, stream: Stream) -> Batch:
         word = stream.integers(indices, self.n, self._group.order, "elements")  # [batch, n]

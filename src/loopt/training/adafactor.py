@@ -7,13 +7,13 @@ Nothing here reads a tensor's value on the host, so ``step`` can be captured in 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
+from loopt.kernels import has_triton
 from loopt.plan import InputError
 
 
@@ -48,7 +48,7 @@ class Adafactor(torch.optim.Optimizer):
             "scale_parameter": scale_parameter,
         }
         super().__init__(params, options)
-        self._compiled = compiled and importlib.util.find_spec("triton") is not None
+        self._compiled = compiled and has_triton()
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

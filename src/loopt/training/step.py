@@ -6,7 +6,6 @@ the model is. So the whole step can be captured in a CUDA graph, and the host wa
 
 from __future__ import annotations
 
-import importlib.util
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -17,6 +16,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from loopt.kernels import has_triton
 from loopt.model import LoopedTransformer
 from loopt.runs import TrainConfig
 from loopt.training.optim import learning_rate, set_lr
@@ -149,14 +149,13 @@ def update(
     return grad_norm, finite
 
 
-def _scale_or_zero(grads: list[Tensor], factor: Tensor, compiled: bool) -> None:
+def _scale_or_zero(grads: Iterable[Tensor], factor: Tensor, compiled: bool) -> None:
     """Multiply by the factor. By 0 all is zero, whatever it was: zero times not-a-number is not, and would move the
     weights at any learning rate."""
-    if compiled and importlib.util.find_spec("triton") and all(grad.is_cuda and grad.is_contiguous() for grad in grads):
-        from loopt.kernels import clip
-
-        clip.scale_or_zero(grads, factor)
-        return
-    torch._foreach_mul_(grads, factor)
     for grad in grads:
-        grad.masked_fill_(factor == 0.0, 0.0)
+        if compiled and has_triton() and grad.is_cuda and grad.is_contiguous():
+            from loopt.kernels import clip
+
+            clip.scale_or_zero(grad, factor)
+        else:
+            grad.mul_(factor).masked_fill_(factor == 0.0, 0.0)
