@@ -48,9 +48,9 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     return replace(
         full,
         task=IGSM(supervision="every"),
-        model=replace(full.model, rope_base=2000.0),
-        optim=OptimConfig(name="muon", lr=2e-3, warmup_steps=300),
-        steps=20_000,
+        model=replace(full.model, rope_base=2000.0, norm_placement="sandwich"),
+        optim=OptimConfig(name="muon", lr=4e-3, warmup_steps=300),
+        steps=16_000,
         eval_every=1000,
     )
 
