@@ -36,6 +36,7 @@ Parts = tuple[tuple[int, int], ...]
 """Batches that lie end to end: how many sequences each has, and of how many tokens."""
 Rotation = tuple[Tensor, Tensor]
 Attend = Callable[[Tensor, Parts, Rotation | None, float], Tensor]
+TurnApart = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 class ConfigError(InputError):
@@ -301,27 +302,27 @@ class Attention(nn.Module):
         return self.output(mixed.reshape(*x.shape[:-1], -1))  # [N, H, E] -> as x
 
 
-def attend(qkv: Tensor, parts: Parts, rotation: Rotation | None, scale: float) -> Tensor:
+def turn_apart(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """[B, T, 3, H, E] -> queries and keys, turned by their positions, and values: [B, T, H, E] each."""
+    qk, v = qkv.split((2, 1), dim=2)  # not by indexing, whose gradient is a sum of padded copies
+    q, k = _rotate(qk, cos[: qkv.shape[1]], sin[: qkv.shape[1]]).unbind(2)
+    # v as a copy: kept for the backward pass, a view of it would keep the unturned queries and keys as well
+    return q, k, v.squeeze(2).clone()
+
+
+def attend(
+    qkv: Tensor, parts: Parts, rotation: Rotation | None, scale: float, turn_apart: TurnApart = turn_apart
+) -> Tensor:
     """Every head's queries look at the keys of their sequence up to their own position: [N, 3, H, E] -> [N, H, E]."""
     pieces = qkv.split([sequences * tokens for sequences, tokens in parts])
-    mixed = [
-        _attend(piece.unflatten(0, part), rotation, scale).flatten(0, 1)
-        for piece, part in zip(pieces, parts, strict=True)
-    ]
+    mixed = []
+    for piece, part in zip(pieces, parts, strict=True):
+        piece = piece.unflatten(0, part)  # [B * T, 3, H, E] -> [B, T, 3, H, E]
+        q, k, v = piece.unbind(2) if rotation is None else turn_apart(piece, *rotation)  # [B, T, H, E] each
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # [B, T, H, E] -> [B, H, T, E]
+        one = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+        mixed.append(one.transpose(1, 2).flatten(0, 1))  # [B, H, T, E] -> [B * T, H, E]
     return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
-
-
-def _attend(qkv: Tensor, rotation: Rotation | None, scale: float) -> Tensor:
-    """[B, T, 3, H, E] -> [B, T, H, E]"""
-    if rotation is not None:
-        rotation = rotation[0][: qkv.shape[1]], rotation[1][: qkv.shape[1]]
-        qk, v = qkv.split((2, 1), dim=2)  # not by indexing, whose gradient is a sum of padded copies
-        # v as a copy: kept for the backward pass, a view of it would keep the unturned queries and keys as well
-        (q, k), v = _rotate(qk, *rotation).unbind(2), v.squeeze(2).clone()
-    else:
-        q, k, v = qkv.unbind(2)
-    q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # [B, T, H, E] -> [B, H, T, E]
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale).transpose(1, 2)
 
 
 class FeedForward(nn.Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 
-from loopt.model import Layer, LoopedTransformer
+from loopt.model import Attend, Layer, LoopedTransformer
 
 
 @functools.cache
@@ -24,13 +24,16 @@ def wake_compiler() -> None:
 
 def speed_up(model: LoopedTransformer) -> None:
     """Compile the layers, one compilation serving all layers and loops, and on CUDA take our own attention kernel
-    where it fits. The model computes what it did, but for rounding."""
-    attend = None
+    where it fits, or else that for rotary positions. The model computes what it did, but for rounding."""
+    attend: Attend | None = None
+    config = model.config
     if model.token_embedding.weight.is_cuda and has_triton():
-        from loopt.kernels import attention
+        from loopt.kernels import attention, rotary
 
-        if model.config.max_len <= attention.MAX_TOKENS and model.config.width_of_head in attention.HEAD_DIMS:
+        if config.max_len <= attention.MAX_TOKENS and config.width_of_head in attention.HEAD_DIMS:
             attend = attention.attend
+        elif config.positions == "rope" and config.width_of_head in rotary.HEAD_DIMS:
+            attend = rotary.attend
     for layer in model.loop.layers:
         assert isinstance(layer, Layer)
         if attend is not None:

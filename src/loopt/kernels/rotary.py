@@ -1,0 +1,118 @@
+"""Rotary positions for the general attention kernels (cuDNN, flash), as one Triton kernel for both ways.
+
+It takes queries, keys and values apart, turning the first two, so that the backward pass of attention keeps these three
+and not what the projection wrote. On the way back it turns their gradients and puts them together. Either way every
+number is read once, where it lies, and written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from loopt import model
+from loopt.model import Parts, Rotation
+
+HEAD_DIMS = (16, 32, 64, 128, 256)
+ELEMENTS, WARPS = 2048, 4  # of each of the three a program has so many: a thread has 16, which are two loads
+
+
+@triton.jit(do_not_specialize=["T", "count"])
+def _turn_kernel(
+    q, k, v, to_q, to_k, to_v, cos, sin, T, count,
+    sequence_stride, token_stride, head_stride, to_sequence_stride, to_token_stride, to_head_stride,
+    H: tl.constexpr, E: tl.constexpr, ROWS: tl.constexpr, BACK: tl.constexpr,
+):  # fmt: skip
+    """From three tensors [B, T, H, E] to three others, each three with their own strides. ``count`` is B * T * H, and a
+    program has ROWS of them."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    exist = (rows < count)[:, None]
+    tokens, heads = rows // H, (rows % H).to(tl.int64)
+    sequences, positions = (tokens // T).to(tl.int64), tokens % T
+
+    HALF: tl.constexpr = E // 2
+    first, all_columns = tl.arange(0, HALF)[None, :], tl.arange(0, E)[None, :]
+    angles = positions[:, None] * E + HALF + first  # the second half, where the sine's sign is its own
+    c = tl.load(cos + angles, mask=exist, other=0.0)
+    s = tl.load(sin + angles, mask=exist, other=0.0)
+    if BACK:
+        s = -s
+
+    at = (sequences * sequence_stride + positions * token_stride + heads * head_stride)[:, None]
+    q1 = tl.load(q + at + first, mask=exist, other=0.0)
+    q2 = tl.load(q + at + HALF + first, mask=exist, other=0.0)
+    k1 = tl.load(k + at + first, mask=exist, other=0.0)
+    k2 = tl.load(k + at + HALF + first, mask=exist, other=0.0)
+    values = tl.load(v + at + all_columns, mask=exist, other=0.0)
+
+    # What is stored is rounded to the type it is stored in; the tables, and so the products, are in float32.
+    to = (sequences * to_sequence_stride + positions * to_token_stride + heads * to_head_stride)[:, None]
+    tl.store(to_q + to + first, q1 * c - q2 * s, mask=exist)
+    tl.store(to_q + to + HALF + first, q2 * c + q1 * s, mask=exist)
+    tl.store(to_k + to + first, k1 * c - k2 * s, mask=exist)
+    tl.store(to_k + to + HALF + first, k2 * c + k1 * s, mask=exist)
+    tl.store(to_v + to + all_columns, values, mask=exist)
+
+
+def _turn(parts: Sequence[Tensor], into: Sequence[Tensor], cos: Tensor, sin: Tensor, back: bool) -> None:
+    """Queries, keys and values, or their gradients: [B, T, H, E] each."""
+    B, T, H, E = parts[0].shape
+    rows = ELEMENTS // E
+    with torch.cuda.device_of(cos):  # Triton launches on the current device
+        _turn_kernel[(triton.cdiv(B * T * H, rows),)](
+            *parts, *into, cos, sin, T, B * T * H, *parts[0].stride()[:3], *into[0].stride()[:3],
+            H, E, rows, back, num_warps=WARPS,
+        )  # fmt: skip
+
+
+@torch.library.custom_op("loopt::turn_apart", mutates_args=())
+def turn_apart(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """[B, T, 3, H, E] -> queries and keys, turned by their positions, and values: [B, T, H, E] each."""
+    parts = qkv.contiguous().unbind(2)
+    q, k, v = (torch.empty_like(part, memory_format=torch.contiguous_format) for part in parts)
+    _turn(parts, (q, k, v), cos, sin, back=False)
+    return q, k, v
+
+
+@turn_apart.register_fake
+def _(qkv, cos, sin):
+    B, T, _, H, E = qkv.shape
+    return tuple(qkv.new_empty(B, T, H, E) for _ in range(3))
+
+
+@torch.library.custom_op("loopt::turn_back", mutates_args=())
+def turn_back(grad_q: Tensor, grad_k: Tensor, grad_v: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The gradients of what ``turn_apart`` returned -> that of what it was given."""
+    grads = [grad_q, grad_k, grad_v]
+    if len({grad.stride() for grad in grads}) > 1 or grad_q.stride(-1) != 1:  # attention's own have the same strides
+        grads = [grad.contiguous() for grad in grads]
+    B, T, H, E = grad_q.shape
+    together = grad_q.new_empty(B, T, 3, H, E)
+    _turn(grads, together.unbind(2), cos, sin, back=True)
+    return together
+
+
+@turn_back.register_fake
+def _(grad_q, grad_k, grad_v, cos, sin):
+    B, T, H, E = grad_q.shape
+    return grad_q.new_empty(B, T, 3, H, E)
+
+
+def _setup(ctx, inputs, output) -> None:
+    ctx.save_for_backward(*inputs[1:])
+
+
+def _backward(ctx, grad_q, grad_k, grad_v):
+    return turn_back(grad_q, grad_k, grad_v, *ctx.saved_tensors), None, None
+
+
+turn_apart.register_autograd(_backward, setup_context=_setup)
+
+
+def attend(qkv: Tensor, parts: Parts, rotation: Rotation | None, scale: float) -> Tensor:
+    """What ``loopt.model.attend`` computes, for heads of HEAD_DIMS with rotary positions."""
+    return model.attend(qkv, parts, rotation, scale, turn_apart)
