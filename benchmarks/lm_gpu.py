@@ -21,6 +21,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -31,6 +32,7 @@ from loopt.kernels import wake_compiler
 from loopt.plan import LoopPlan
 from loopt.runs import OptimConfig, TrainConfig
 from loopt.runs.config import RegularizerConfig
+from loopt.training.ahead import compiling_ahead
 from loopt.training.parallel import Ranks
 from loopt.training.presets import PRESETS
 from loopt.training.step import WARM_UP
@@ -146,7 +148,8 @@ def report(
 def ours(config: TrainConfig, device: torch.device, recompute: bool = False) -> Step:
     if device.type == "cuda":
         wake_compiler()
-    model = build_model(config, device)
+    with compiling_ahead(config, device) if device.type == "cuda" else nullcontext():
+        model = build_model(config, device)
     model.loop.recompute = recompute
     data = RandomTokens(config.model.vocab_size)
     compiled = device.type == "cuda"

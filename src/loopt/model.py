@@ -263,7 +263,7 @@ class Loop(nn.Module):
 
     def _pass(self, x: Tensor, layers: Iterable[int], parts: Parts) -> Tensor:
         rotation = None if self.cos is None else (self.cos, self.sin)
-        with _fastest_attention(x.device):  # in here, so that a pass that is computed again chooses the same
+        with fastest_attention(x.device):  # in here, so that a pass that is computed again chooses the same
             for layer in layers:
                 x = self.layers[layer](x, parts, rotation)  # [B, T, D], or [N, D]
         return x
@@ -368,7 +368,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (x * cos + other * sin).to(x.dtype)
 
 
-def _fastest_attention(device: torch.device) -> contextlib.AbstractContextManager[None]:
+def fastest_attention(device: torch.device) -> contextlib.AbstractContextManager[None]:
     """On CUDA try cuDNN's kernel first, then flash, then what works anywhere."""
     if device.type != "cuda":
         return contextlib.nullcontext()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 
-from loopt.model import Attend, Layer, LoopedTransformer
+from loopt.model import Attend, Layer, LoopedTransformer, ModelConfig
 
 
 @functools.cache
@@ -22,20 +22,23 @@ def wake_compiler() -> None:
     AsyncCompile.wakeup()
 
 
+def own_attention(config: ModelConfig) -> Attend | None:
+    """On CUDA, what attends in place of the model's own."""
+    from loopt.kernels import attention, rotary
+
+    if config.max_len <= attention.MAX_TOKENS and config.width_of_head in attention.HEAD_DIMS:
+        return attention.attend
+    if config.positions == "rope" and config.width_of_head in rotary.HEAD_DIMS:
+        return rotary.attend
+    return None
+
+
 def speed_up(model: LoopedTransformer) -> None:
     """Compile the layers, one compilation serving all layers and loops, and on CUDA take our own attention kernel
     where it fits, or else that for rotary positions. The model computes what it did, but for rounding."""
-    attend: Attend | None = None
-    config = model.config
-    if model.token_embedding.weight.is_cuda and has_triton():
-        from loopt.kernels import attention, rotary
-
-        if config.max_len <= attention.MAX_TOKENS and config.width_of_head in attention.HEAD_DIMS:
-            attend = attention.attend
-        elif config.positions == "rope" and config.width_of_head in rotary.HEAD_DIMS:
-            attend = rotary.attend
+    ours = own_attention(model.config) if model.token_embedding.weight.is_cuda and has_triton() else None
     for layer in model.loop.layers:
         assert isinstance(layer, Layer)
-        if attend is not None:
-            layer.attention.attend = attend
+        if ours is not None:
+            layer.attention.attend = ours
         layer.compile()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from loopt.model import LoopedTransformer
 from loopt.plan import InputError, LoopPlan
 from loopt.runs import Best, Run, RunError, TrainConfig, TrainState, checkpoint, codec, read_config
 from loopt.runs.stacking import StackingConfig
+from loopt.training.ahead import compiling_ahead
 from loopt.training.environment import environment
 from loopt.training.optim import load_optimizer_tensors, optimizer_tensors
 from loopt.training.parallel import Parallel, Ranks, whole
@@ -190,7 +192,9 @@ class _Trainer:
         """The model with this plan, its optimizers, and what it is trained on."""
         # The config of one stage, in which nothing grows.
         config = replace(self.config, model=replace(self.config.model, plan=plan), stacking=StackingConfig())
-        self.model = build_model(config, self.device)
+        ahead = self.compiled and self.device.type == "cuda"
+        with compiling_ahead(config, self.device) if ahead else nullcontext():
+            self.model = build_model(config, self.device)
         self.model.loop.recompute = self.session.recompute
         done, compiled = self.step, self.compiled
         self.work: Work

@@ -1,0 +1,77 @@
+"""What compiles while weights are drawn changes no weight, ends in time, and is what training launches then."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from loopt import LoopPlan
+from loopt.kernels import own_attention
+from loopt.model import fastest_attention
+from loopt.runs import OptimConfig
+from loopt.training import ahead
+from loopt.training.ahead import compiling_ahead
+from loopt.training.optim import build_optimizers
+from loopt.training.presets import PRESETS
+from loopt.training.step import update
+from loopt.training.trainer import build_model
+from tiny_runs import TINY
+
+CPU = torch.device("cpu")
+
+
+def test_has_ended_where_it_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = []
+    monkeypatch.setattr(ahead, "_compile", lambda config, device: (time.sleep(0.2), done.append(config)))
+    before = threading.active_count()
+    with compiling_ahead(TINY, CPU):
+        assert not done
+    assert done == [TINY]
+    assert threading.active_count() == before
+
+
+def test_what_goes_wrong_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*of: Any) -> None:
+        raise OSError("no room for kernels")
+
+    monkeypatch.setattr(ahead, "_compile", fail)
+    with pytest.raises(OSError, match="no room"), compiling_ahead(TINY, CPU):
+        pass
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("optim", [OptimConfig(), OptimConfig(weight_decay=0.1, scale_parameter=False)])
+def test_training_compiles_none_of_our_kernels_again(optim: OptimConfig) -> None:
+    adafactor, clip, rotary = (pytest.importorskip(f"loopt.kernels.{name}") for name in ("adafactor", "clip", "rotary"))
+    kernels = {
+        name: kernel
+        for module in (adafactor, clip, rotary)
+        for name, kernel in vars(module).items()
+        if hasattr(kernel, "device_caches")
+    }
+    base = PRESETS["lm-10m"]()
+    config = replace(base, model=replace(base.model, plan=LoopPlan.parse("2x1")), optim=optim)
+    with compiling_ahead(config, torch.device("cuda")):
+        model = build_model(config, torch.device("cuda"))
+    for one, other in zip(model.parameters(), build_model(config, CPU).parameters(), strict=True):
+        assert torch.equal(one.cpu(), other)
+
+    ready = {name: len(kernel.device_caches[0][0]) for name, kernel in kernels.items()}
+    attend = own_attention(config.model)
+    assert attend is rotary.attend
+    heads, width = config.model.n_heads, config.model.width_of_head
+    qkv = torch.randn(4 * 1280, 3, heads, width, device="cuda").bfloat16().requires_grad_()
+    with fastest_attention(qkv.device):
+        attend(qkv, ((4, 1280),), (model.loop.cos, model.loop.sin), 0.125).sum().backward()
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    zero = torch.zeros((), device="cuda")
+    update(model.parameters(), build_optimizers(model, optim, compiled=True), zero, zero, 1.0, compiled=True)
+    assert {name: len(kernel.device_caches[0][0]) for name, kernel in kernels.items()} == ready
+    assert ready["_apply"] > 0
