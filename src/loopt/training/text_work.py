@@ -116,13 +116,18 @@ class TextStep(Step):
 
     def _collect_gradients(self) -> None:
         """Add the copy's gradients to those in float32, which sum over all parts of the batch."""
-        for parameter, computed in zip(self.model.parameters(), self.computing.parameters(), strict=True):
-            assert computed.grad is not None
-            if parameter.grad is None:
-                parameter.grad = computed.grad.float()
-            else:
-                parameter.grad += computed.grad
-            computed.grad = None
+        parameters = list(self.model.parameters())
+        computed = [parameter.grad for parameter in self.computing.parameters() if parameter.grad is not None]
+        sums = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if sums:
+            torch._foreach_add_(sums, computed)
+        else:
+            sums = [torch.empty_like(parameter) for parameter in parameters]
+            torch._foreach_copy_(sums, computed)  # together: one by one they are copied at half the memory's speed
+            for parameter, grad in zip(parameters, sums, strict=True):
+                parameter.grad = grad
+        for parameter in self.computing.parameters():
+            parameter.grad = None
 
     def _exchanging(self, last: bool) -> AbstractContextManager[None]:
         """Gradients travel between ranks with the last part of a batch only; those of a copy, which are taken away
