@@ -16,6 +16,7 @@ from loopt.training.adafactor import Adafactor
 SHAPES = [(), (5,), (4, 6), (7, 1), (3, 4, 5)]
 STEPS = 60
 TIGHT = {"rtol": 1e-10, "atol": 1e-13}
+ON_A_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
 def parameters(dtype: torch.dtype = torch.float64) -> list[nn.Parameter]:
@@ -246,3 +247,30 @@ def test_captured_in_a_cuda_graph(compiled: bool) -> None:
         eager_optimizer.step()
         graph.replay()
     assert_same(captured, eager, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_A_GPU)])
+@pytest.mark.parametrize("shape", [(37,), (17, 300)])
+def test_a_factor_is_as_good_as_gradients_multiplied_by_it(shape: tuple[int, ...], device: str) -> None:
+    torch.manual_seed(0)
+    start, grad = torch.randn(shape, device=device), torch.randn(shape, device=device)
+    factor = torch.tensor(0.3, device=device)
+    ends = []
+    for in_step in (True, False):
+        weights = nn.Parameter(start.clone())
+        optimizer = Adafactor([weights], compiled=True)
+        for _ in range(3):
+            weights.grad = grad.clone() if in_step else grad * factor
+            optimizer.step(grad_factor=factor if in_step else None)
+            assert torch.equal(weights.grad, grad if in_step else grad * factor)
+        ends.append(weights.detach())
+    assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_A_GPU)])
+@pytest.mark.parametrize("shape", [(37,), (17, 300)])
+def test_by_zero_all_is_zero(shape: tuple[int, ...], device: str) -> None:
+    weights = nn.Parameter(torch.ones(shape, device=device))
+    weights.grad = torch.full(shape, float("nan"), device=device)
+    Adafactor([weights], compiled=True).step(grad_factor=torch.tensor(0.0, device=device))
+    assert torch.equal(weights, torch.ones_like(weights))

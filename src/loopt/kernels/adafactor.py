@@ -42,6 +42,12 @@ def _newest(step, beta2_decay):
 
 
 @triton.jit
+def _gradient(grad, factor, at, exist):
+    """Multiplied by the factor; by 0 it is zero, whatever it was."""
+    return tl.where(factor == 0.0, 0.0, tl.load(grad + at, mask=exist, other=0.0) * factor)
+
+
+@triton.jit
 def _sum_of(parts, count):
     total = tl.zeros((MANY_PARTS,), tl.float32)
     for start in range(0, count, MANY_PARTS):
@@ -63,12 +69,13 @@ def _rates(lr, update_square, weight_square, clip_threshold, weight_decay, scale
 
 
 @triton.jit(do_not_specialize=["n", "tiles"])
-def _sum_squares(grad, row_sums, column_sums, n, m, tiles):
+def _sum_squares(grad, grad_factor, row_sums, column_sums, n, m, tiles):
     """The first time: squares of the gradient, summed over this program's columns and over its rows."""
+    factor = tl.load(grad_factor)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for tile in tl.range(0, tiles, num_stages=STAGES):
         at, exist, rows, rows_exist = _tile(tile, n, m)
-        g = tl.load(grad + at, mask=exist, other=0.0)
+        g = _gradient(grad, factor, at, exist)
         total += g * g
         tl.store(row_sums + tl.program_id(0) * n + rows, tl.sum(g * g, 1), mask=rows_exist)
     columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -120,17 +127,18 @@ def _row_scale(row_var, mean, rows, exist):
 
 @triton.jit(do_not_specialize=["n", "tiles"])
 def _measure(
-    weights, grad, row_var, col_var, row_var_sums, update_sums, weight_sums, step, n, m, tiles, SCALED: tl.constexpr
-):
+    weights, grad, grad_factor, row_var, col_var, row_var_sums, update_sums, weight_sums, step, n, m, tiles,
+    SCALED: tl.constexpr,
+):  # fmt: skip
     """The second time: squares of update and weights, each in one sum a program."""
     row_mean = _sum_of(row_var_sums, tl.cdiv(n, COLUMNS)) / n
-    column_scale = _column_scale(col_var, m)
+    column_scale, factor = _column_scale(col_var, m), tl.load(grad_factor)
     update_square = tl.zeros((ROWS, COLUMNS), tl.float32)
     weight_square = tl.zeros((ROWS, COLUMNS), tl.float32)
     for back in tl.range(0, tiles, num_stages=STAGES):
         # From the last tile to the first, and the next time forward again: what was read last is still in the cache.
         at, exist, rows, rows_exist = _tile(tiles - 1 - back, n, m)
-        g = tl.load(grad + at, mask=exist, other=0.0)
+        g = _gradient(grad, factor, at, exist)
         if SCALED:
             w = tl.load(weights + at, mask=exist, other=0.0)
             weight_square += w * w
@@ -146,7 +154,7 @@ def _measure(
 
 @triton.jit(do_not_specialize=["n", "tiles"])
 def _apply(
-    weights, grad, row_var, col_var, row_var_sums, update_sums, weight_sums, lr, n, m, tiles,
+    weights, grad, grad_factor, row_var, col_var, row_var_sums, update_sums, weight_sums, lr, n, m, tiles,
     clip_threshold, weight_decay, scale_eps, SCALED: tl.constexpr,
 ):  # fmt: skip
     """The third time: the update."""
@@ -155,19 +163,19 @@ def _apply(
     weight_square = _sum_of(weight_sums, programs) / n / m if SCALED else 0.0
     keep, take = _rates(lr, update_square, weight_square, clip_threshold, weight_decay, scale_eps, SCALED)
     row_mean = _sum_of(row_var_sums, tl.cdiv(n, COLUMNS)) / n
-    column_scale = _column_scale(col_var, m)
+    column_scale, factor = _column_scale(col_var, m), tl.load(grad_factor)
     for tile in tl.range(0, tiles, num_stages=STAGES):
         at, exist, rows, rows_exist = _tile(tile, n, m)
-        g = tl.load(grad + at, mask=exist, other=0.0)
+        g = _gradient(grad, factor, at, exist)
         w = tl.load(weights + at, mask=exist, other=0.0)
         update = g * _row_scale(row_var, row_mean, rows, rows_exist) * column_scale
         tl.store(weights + at, w * keep - update * take, mask=exist)
 
 
 @triton.jit
-def _vector_part(grad, variance, at, n, newest, grad_eps):
+def _vector_part(grad, factor, variance, at, n, newest, grad_eps):
     """Running means and update of these entries."""
-    g = tl.load(grad + at, mask=at < n, other=0.0)
+    g = _gradient(grad, factor, at, at < n)
     before = tl.load(variance + at, mask=at < n, other=0.0)
     mean = before + (g * g + grad_eps - before) * newest
     return mean, g * tl.rsqrt(tl.where(at < n, mean, 1.0))
@@ -175,16 +183,16 @@ def _vector_part(grad, variance, at, n, newest, grad_eps):
 
 @triton.jit(do_not_specialize=["n"])
 def _update_vector(
-    weights, grad, variance, step, lr, n,
+    weights, grad, grad_factor, variance, step, lr, n,
     beta2_decay, grad_eps, clip_threshold, weight_decay, scale_eps, SCALED: tl.constexpr,
 ):  # fmt: skip
     """All of it, in one program: vectors are short."""
-    newest = _newest(step, beta2_decay)
+    newest, factor = _newest(step, beta2_decay), tl.load(grad_factor)
     update_square = tl.zeros((VECTOR,), tl.float32)
     weight_square = tl.zeros((VECTOR,), tl.float32)
     for start in range(0, n, VECTOR):
         at = start + tl.arange(0, VECTOR)
-        _, update = _vector_part(grad, variance, at, n, newest, grad_eps)
+        _, update = _vector_part(grad, factor, variance, at, n, newest, grad_eps)
         update_square += update * update
         w = tl.load(weights + at, mask=at < n, other=0.0)
         weight_square += w * w
@@ -194,7 +202,7 @@ def _update_vector(
     )  # fmt: skip
     for start in range(0, n, VECTOR):
         at = start + tl.arange(0, VECTOR)
-        mean, update = _vector_part(grad, variance, at, n, newest, grad_eps)
+        mean, update = _vector_part(grad, factor, variance, at, n, newest, grad_eps)
         w = tl.load(weights + at, mask=at < n, other=0.0)
         tl.store(weights + at, w * keep - update * take, mask=at < n)
         tl.store(variance + at, mean, mask=at < n)
@@ -217,6 +225,7 @@ def update(
     parameter: Tensor,
     grad: Tensor,
     state: dict[str, Tensor],
+    grad_factor: Tensor | None,
     lr: float | Tensor,
     beta2_decay: float,
     eps: tuple[float, float],
@@ -228,21 +237,25 @@ def update(
     grad_eps, scale_eps = eps
     if not (isinstance(lr, Tensor) and lr.device == parameter.device):
         lr = parameter.new_full((), float(lr))
+    if grad_factor is None:
+        grad_factor = parameter.new_ones(())
     decay = beta2_decay, grad_eps
     sizes = clip_threshold, weight_decay, scale_eps, scale_parameter
     with torch.cuda.device_of(parameter):  # Triton launches on the current device
         if parameter.ndim == 2:
-            _update_matrix(parameter, grad, state, lr, decay, sizes)
+            _update_matrix(parameter, grad, state, grad_factor, lr, decay, sizes)
         else:
             _update_vector[(1,)](
-                parameter, grad, state["variance"], state["step"], lr, parameter.numel(), *decay, *sizes, num_warps=8
-            )
+                parameter, grad, grad_factor, state["variance"], state["step"], lr, parameter.numel(), *decay, *sizes,
+                num_warps=8,
+            )  # fmt: skip
 
 
 def _update_matrix(
     parameter: Tensor,
     grad: Tensor,
     state: dict[str, Tensor],
+    grad_factor: Tensor,
     lr: Tensor,
     decay: tuple[float, float],
     sizes: tuple[float, float, float, bool],
@@ -259,7 +272,7 @@ def _update_matrix(
     update_sums, weight_sums = parameter.new_empty(down, across), parameter.new_empty(down, across)
     means = state["row_var"], state["col_var"], parameter.new_empty(with_rows)
 
-    _sum_squares[(across, down)](grad, row_sums, column_sums, n, m, tiles)
+    _sum_squares[(across, down)](grad, grad_factor, row_sums, column_sums, n, m, tiles)
     _move_means[(with_rows + with_columns,)](row_sums, column_sums, *means, step, n, m, across, down, *decay)
-    _measure[(across, down)](parameter, grad, *means, update_sums, weight_sums, step, n, m, tiles, scaled)
-    _apply[(across, down)](parameter, grad, *means, update_sums, weight_sums, lr, n, m, tiles, *sizes)
+    _measure[(across, down)](parameter, grad, grad_factor, *means, update_sums, weight_sums, step, n, m, tiles, scaled)
+    _apply[(across, down)](parameter, grad, grad_factor, *means, update_sums, weight_sums, lr, n, m, tiles, *sizes)

@@ -51,7 +51,10 @@ class Adafactor(torch.optim.Optimizer):
         self._compiled = compiled and has_triton()
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], float] | None = None, grad_factor: Tensor | None = None
+    ) -> float | None:
+        """Gradients are multiplied by ``grad_factor``, a 0-dim tensor; by 0 they are zero, whatever they were."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -64,7 +67,7 @@ class Adafactor(torch.optim.Optimizer):
                         state |= _first_state(parameter)
                     options = {name: value for name, value in group.items() if name != "params"}
                     update = self._update_for(parameter, parameter.grad)
-                    update(parameter, parameter.grad, state, **options)
+                    update(parameter, parameter.grad, state, grad_factor, **options)
         return loss
 
     def _update_for(self, parameter: Tensor, grad: Tensor) -> Callable[..., None]:
@@ -88,6 +91,7 @@ def _update(
     parameter: Tensor,
     grad: Tensor,
     state: dict[str, Tensor],
+    grad_factor: Tensor | None,
     lr: float | Tensor,
     beta2_decay: float,
     eps: tuple[float, float],
@@ -97,6 +101,8 @@ def _update(
 ) -> None:
     dtype = torch.promote_types(parameter.dtype, torch.float32)
     weights, grad = parameter.to(dtype), grad.to(dtype)
+    if grad_factor is not None:
+        grad = torch.where(grad_factor == 0.0, 0.0, grad * grad_factor)
     grad_eps, scale_eps = eps
 
     state["step"].add_(1)

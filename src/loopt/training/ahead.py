@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import torch
+from torch.optim import SGD, Optimizer
 
 from loopt.kernels import has_triton, own_attention
 from loopt.model import ModelConfig, fastest_attention
@@ -59,7 +60,7 @@ def _update_once(config: OptimConfig) -> None:
     for each in weights:
         each.grad = torch.zeros_like(each)
     zero = torch.zeros((), device="cuda")
-    optimizers = []
+    optimizer: Optimizer = SGD(weights)
     if config.name == "adafactor":
-        optimizers = [Adafactor(weights, zero.clone(), scale_parameter=config.scale_parameter, compiled=True)]
-    update(weights, optimizers, zero, zero, config.clip_norm, compiled=True)
+        optimizer = Adafactor(weights, zero.clone(), scale_parameter=config.scale_parameter, compiled=True)
+    update(weights, [optimizer], zero, zero, config.clip_norm, compiled=True)

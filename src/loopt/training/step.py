@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 from loopt.kernels import has_triton
 from loopt.model import LoopedTransformer
 from loopt.runs import TrainConfig
+from loopt.training.adafactor import Adafactor
 from loopt.training.optim import learning_rate, set_lr
 from loopt.training.parallel import whole
 from loopt.training.regularizer import add_regularizer_gradient
@@ -141,18 +142,22 @@ def update(
     grad_norm = whole(torch.nn.utils.get_total_norm(grads))
     finite = loss.isfinite() & grad_norm.isfinite()
     kept = torch.where(finite, (clip_norm / (grad_norm + 1e-6)).clamp(max=1.0), 0.0)
-    here = [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads]
-    _scale_or_zero(here, kept, compiled)
     set_lr(optimizers, lr * finite)
     for optimizer in optimizers:
-        optimizer.step()
+        if isinstance(optimizer, Adafactor):
+            optimizer.step(grad_factor=kept)  # that only reads gradients, and saves writing them
+        else:
+            _scale_or_zero(optimizer, kept, compiled)
+            optimizer.step()
     return grad_norm, finite
 
 
-def _scale_or_zero(grads: Iterable[Tensor], factor: Tensor, compiled: bool) -> None:
-    """Multiply by the factor. By 0 all is zero, whatever it was: zero times not-a-number is not, and would move the
+def _scale_or_zero(optimizer: Optimizer, factor: Tensor, compiled: bool) -> None:
+    """Multiply the gradients. By 0 all is zero, whatever it was: zero times not-a-number is not, and would move the
     weights at any learning rate."""
+    grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     for grad in grads:
+        grad = grad.to_local() if isinstance(grad, DTensor) else grad
         if compiled and has_triton() and grad.is_cuda and grad.is_contiguous():
             from loopt.kernels import clip
 
