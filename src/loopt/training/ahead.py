@@ -25,7 +25,7 @@ from loopt.training.step import update
 
 @contextmanager
 def compiling_ahead(config: TrainConfig, device: torch.device) -> Iterator[None]:
-    """Where this is left, the kernels are there that compiled steps of this run on CUDA will launch."""
+    """Where this is left, our kernels are there for this run's rotary positions, clipping and Adafactor, on CUDA."""
     with ThreadPoolExecutor(1) as thread:
         done = thread.submit(_compile, config, device)
         yield
