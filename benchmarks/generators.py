@@ -26,6 +26,7 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
@@ -73,7 +74,7 @@ def cpu_table(options: argparse.Namespace) -> Table:
     machine = f"one thread of {cpu_name()}, {os.cpu_count()} cores, torch {torch.__version__}"
     table = Table(title=f"Examples a second, {machine}", title_justify="left")
     add_columns(table, "examples a second")
-    for name, task in SHAPES.items():
+    for name, task in track(SHAPES.items(), "measuring"):
         for batch_size in options.batches:
             seconds = median_seconds(maker(task, batch_size, "cpu"), time.process_time, options)
             rate = batch_size / seconds
@@ -85,7 +86,7 @@ def cuda_table(options: argparse.Namespace) -> Table:
     machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
     table = Table(title=f"Examples a second, {machine}", title_justify="left")
     add_columns(table, "eager", "captured", "compiled, captured")
-    for name, task in SHAPES.items():
+    for name, task in track(SHAPES.items(), "measuring"):
         for batch_size in options.batches:
             torch.compiler.reset()
             ways = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,11 @@ from loopt.runs import OptimConfig, Run, RunError, TrainConfig
 from loopt.tasks import PHop
 from loopt.training import DivergedError, Session, train
 from loopt.training.optim import build_optimizers, learning_rate
+from loopt.training.progress import ProgressLines
 from loopt.training.step import update
 from loopt.training.task_work import backward
 from loopt.training.trackers import TrackerName
-from loopt.training.trainer import build_model
+from loopt.training.trainer import Company, build_model, train_stepwise
 from tiny_runs import (
     CPU,
     TINY,
@@ -67,6 +69,15 @@ def test_a_signal_in_the_middle_of_a_save(operation: int, unbroken: Path, tmp_pa
     assert child.exitcode == 0
     assert child.outcome["step"] == last_step(run) < 24
     assert_same(finished(TINY, run), unbroken)
+
+
+def test_time_counts_from_when_the_first_of_a_company_began(tmp_path: Path) -> None:
+    """A run that is built after others, which may take minutes, has no more time than they."""
+    company = Company([], ProgressLines(shown=False), began=time.monotonic() - 60)
+    steps = train_stepwise(TINY, tmp_path, replace(CPU, time_limit=60), company)
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    assert (end.value.value.finished, end.value.value.step, end.value.value.reason) == (False, 1, "time limit")
 
 
 def test_no_time_at_all_is_one_step(unbroken: Path, tmp_path: Path) -> None:

@@ -1,13 +1,19 @@
 """Causal attention for short sequences and narrow heads, rotary positions included, as one Triton kernel each way.
 
-The general kernels (cuDNN, flash) are made for long sequences and wide heads. At the sizes of the reasoning tasks, 256
-tokens and heads of 16 to 64, one program can hold a whole head: queries, keys and values are read once, in the layout
-the projection wrote them, turned by their positions on the way in, and nothing in between goes through memory.
+The general kernels (cuDNN, flash) are made for long sequences and wide heads, and take one length at a time. These take
+all parts of a batch in one launch, whatever their lengths: a table tells every program its sequence. Queries, keys and
+values are read in the layout the projection wrote them, and turned by their positions on the way in.
+
+Turned rows are kept in pairs, columns 0, half, 1, half + 1 and so on: either half is then read once, and the product of
+a query and a key does not mind the order. Rows past the end of a sequence repeat its last one, which needs no mask;
+they are not written, and in the backward pass weigh nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import functools
+import itertools
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -18,147 +24,276 @@ from loopt.model import Parts, Rotation
 
 MAX_TOKENS = 256
 HEAD_DIMS = (16, 32, 64)
+LOG2_E = 1.4426950408889634  # the kernels' scale is in units of log2, so that exp2 serves; gradients' is not
+LN_2 = tl.constexpr(0.6931471805599453)
+STEP = 32  # rows that meet a program's block at a time
 
 
 @triton.jit
-def _load_turned(pointer, cos, sin, rows, valid, row_stride, E: tl.constexpr, ROPE: tl.constexpr):
-    """Rows of queries or keys [ROWS, E], turned by their positions, in the type they are stored in."""
-    columns = tl.arange(0, E)
-    at = rows[:, None] * row_stride
-    x = tl.load(pointer + at + columns[None, :], mask=valid[:, None], other=0.0)
-    if ROPE:
-        half: tl.constexpr = E // 2
-        partner = tl.load(pointer + at + ((columns + half) % E)[None, :], mask=valid[:, None], other=0.0)
-        angle_at = rows[:, None] * E + columns[None, :]
-        c = tl.load(cos + angle_at, mask=valid[:, None], other=0.0)
-        s = tl.load(sin + angle_at, mask=valid[:, None], other=0.0)
-        x = (x.to(tl.float32) * c + partner.to(tl.float32) * s).to(x.dtype)
+def _rows(start, T, R: tl.constexpr):
+    """R rows from start on, and which row to read for each."""
+    rows = start + tl.arange(0, R)
+    return rows, tl.minimum(rows, T - 1)
+
+
+@triton.jit
+def _load(pointer, read, stride: tl.constexpr, E: tl.constexpr):
+    return tl.load(pointer + (read * stride)[:, None] + tl.arange(0, E)[None, :])
+
+
+@triton.jit
+def _store(pointer, x, rows, T, stride: tl.constexpr, E: tl.constexpr):
+    at = pointer + (rows * stride)[:, None] + tl.arange(0, E)[None, :]
+    tl.store(at, x.to(pointer.dtype.element_ty), mask=(rows < T)[:, None])
+
+
+@triton.jit
+def _settle(x):
+    """x as it is. But the compiler can no longer move the change to the layout a product wants up to the loads that x
+    comes from, where it would take the angles, too, through shared memory."""
+    if x.dtype.primitive_bitwidth == 16:
+        x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2)
     return x
 
 
 @triton.jit
-def _store_turned_back(pointer, grad, cos, sin, rows, valid, row_stride, E: tl.constexpr, ROPE: tl.constexpr):
-    """Write the gradient [ROWS, E] of turned rows as that of the rows before turning."""
-    columns = tl.arange(0, E)
+def _load_turned(pointer, cos, sin, read, stride: tl.constexpr, E: tl.constexpr, ROPE: tl.constexpr):
+    """Rows of queries or keys [R, E], turned by their positions, in pairs."""
     if ROPE:
         half: tl.constexpr = E // 2
-        R: tl.constexpr = grad.shape[0]
-        pairs = tl.arange(0, half)
-        angle_at = rows[:, None] * E + half + pairs[None, :]  # the second half, where the sine's sign is its own
-        c = tl.load(cos + angle_at, mask=valid[:, None], other=0.0)
-        s = tl.load(sin + angle_at, mask=valid[:, None], other=0.0)
-        first, second = tl.split(tl.permute(tl.reshape(grad, (R, 2, half)), (0, 2, 1)))  # [R, half] each
-        turned = tl.join(first * c + second * s, second * c - first * s)  # [R, half, 2]
-        grad = tl.reshape(tl.permute(turned, (0, 2, 1)), (R, E))
-    out = pointer + rows[:, None] * row_stride + columns[None, :]
-    tl.store(out, grad.to(pointer.dtype.element_ty), mask=valid[:, None])
+        at = (read * stride)[:, None] + tl.arange(0, half)[None, :]
+        angle_at = (read * E + half)[:, None] + tl.arange(0, half)[None, :]  # where the sine's sign is its own
+        a = tl.load(pointer + at).to(tl.float32)  # [R, half]
+        b = tl.load(pointer + half + at).to(tl.float32)
+        c, s = tl.load(cos + angle_at), tl.load(sin + angle_at)
+        kind = pointer.dtype.element_ty
+        turned = tl.join((a * c - b * s).to(kind), (b * c + a * s).to(kind))  # [R, half, 2]
+        x = _settle(tl.reshape(turned, (read.shape[0], E)))
+    else:
+        x = _load(pointer, read, stride, E)
+    return x
 
 
 @triton.jit
-def _forward_kernel(
-    qkv, cos, sin, out, lse, T, H, scale,
-    E: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ROPE: tl.constexpr,
+def _store_turned_back(pointer, x, cos, sin, rows, read, T, stride: tl.constexpr, E: tl.constexpr, ROPE: tl.constexpr):
+    """Write the gradient [R, E] of turned rows, in pairs, as that of the rows before turning."""
+    if ROPE:
+        half: tl.constexpr = E // 2
+        at = pointer + (rows * stride)[:, None] + tl.arange(0, half)[None, :]
+        angle_at = (read * E + half)[:, None] + tl.arange(0, half)[None, :]
+        a, b = tl.split(tl.reshape(x, (rows.shape[0], half, 2)))  # [R, half] each
+        c, s = tl.load(cos + angle_at), tl.load(sin + angle_at)
+        tl.store(at, (a * c + b * s).to(pointer.dtype.element_ty), mask=(rows < T)[:, None])
+        tl.store(at + half, (b * c - a * s).to(pointer.dtype.element_ty), mask=(rows < T)[:, None])
+    else:
+        _store(pointer, x, rows, T, stride, E)
+
+
+@triton.jit
+def _forward_step(
+    q, rows, best, total, mixed, qkv, cos, sin, start, T, scale,
+    H: tl.constexpr, E: tl.constexpr, STEP: tl.constexpr, ROPE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """One program: BLOCK_M queries of one head against all keys up to them."""
-    block, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    stride = 3 * H * E  # from one token to the next in qkv
-    base = batch.to(tl.int64) * T * stride + head * E
-    rows = block * BLOCK_M + tl.arange(0, BLOCK_M)
-    q = _load_turned(qkv + base, cos, sin, rows, rows < T, stride, E, ROPE)
-    best = tl.full((BLOCK_M,), float("-inf"), tl.float32)
-    total = tl.zeros((BLOCK_M,), tl.float32)
-    mixed = tl.zeros((BLOCK_M, E), tl.float32)
-    for start in range(0, tl.minimum((block + 1) * BLOCK_M, T), BLOCK_N):
-        keys = start + tl.arange(0, BLOCK_N)
-        k = _load_turned(qkv + base + H * E, cos, sin, keys, keys < T, stride, E, ROPE)
-        v = _load_turned(qkv + base + 2 * H * E, cos, sin, keys, keys < T, stride, E, False)
-        scores = tl.dot(q, tl.trans(k)) * scale  # in units of log2, so that exp2 serves
+    """Queries [BLOCK, E] look at STEP more keys."""
+    keys, read = _rows(start, T, STEP)
+    k = _load_turned(qkv + H * E, cos, sin, read, 3 * H * E, E, ROPE)
+    v = _load(qkv + 2 * H * E, read, 3 * H * E, E)
+    scores = tl.dot(q, tl.trans(k))  # [BLOCK, STEP]
+    if MASKED:
         scores = tl.where(keys[None, :] <= rows[:, None], scores, float("-inf"))
-        higher = tl.maximum(best, tl.max(scores, 1))
-        weights = tl.exp2(scores - higher[:, None])
-        shrink = tl.exp2(best - higher)
-        total = total * shrink + tl.sum(weights, 1)
-        mixed = tl.dot(weights.to(v.dtype), v, mixed * shrink[:, None])
-        best = higher
-    at = batch.to(tl.int64) * T * H * E + rows[:, None] * (H * E) + head * E + tl.arange(0, E)[None, :]
-    tl.store(out + at, (mixed / total[:, None]).to(out.dtype.element_ty), mask=(rows < T)[:, None])
-    tl.store(lse + (batch * H + head) * T + rows, best + tl.log2(total), mask=rows < T)
+    higher = tl.maximum(best, tl.max(scores, 1) * scale)
+    weights = tl.exp2(scores * scale - higher[:, None])
+    shrink = tl.exp2(best - higher)
+    total = total * shrink + tl.sum(weights, 1)
+    mixed = tl.dot(weights.to(v.dtype), v, mixed * shrink[:, None])
+    return higher, total, mixed
 
 
-@triton.jit
-def _backward_rows(q, do, delta, log_total, rows, k, v, keys, T, scale, dq, dk, dv):
-    """What a block of queries and a block of keys give each other: adds to dq, dk and dv."""
-    scores = tl.dot(q, tl.trans(k)) * scale
-    seen = (keys[None, :] <= rows[:, None]) & (rows < T)[:, None]
-    weights = tl.where(seen, tl.exp2(scores - log_total[:, None]), 0.0)  # [rows, keys]
-    dv = tl.dot(tl.trans(weights.to(do.dtype)), do, dv)
-    ds = (weights * (tl.dot(do, tl.trans(v)) - delta[:, None])).to(q.dtype)
-    dk = tl.dot(tl.trans(ds), q, dk)
-    dq = tl.dot(ds, k, dq)
-    return dq, dk, dv
-
-
-@triton.jit
-def _load_queries(
-    qkv, cos, sin, out, lse, grad_out, base, out_base, lse_base, rows, T, H, E: tl.constexpr, ROPE: tl.constexpr
-):
-    """Queries, the gradient at their outputs, and the two numbers per query that the softmax's gradient needs."""
-    q = _load_turned(qkv + base, cos, sin, rows, rows < T, 3 * H * E, E, ROPE)
-    do = _load_turned(grad_out + out_base, cos, sin, rows, rows < T, H * E, E, False)
-    o = _load_turned(out + out_base, cos, sin, rows, rows < T, H * E, E, False)
-    delta = tl.sum(do.to(tl.float32) * o.to(tl.float32), 1)
-    log_total = tl.load(lse + lse_base + rows, mask=rows < T, other=0.0)
-    return q, do, delta, log_total
-
-
-@triton.jit
-def _backward_kernel(
-    qkv, cos, sin, out, lse, grad_out, grad_qkv, T, H, scale,
-    E: tl.constexpr, EARLY: tl.constexpr, LATE: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_LATE: tl.constexpr,
-    ROPE: tl.constexpr,
+@triton.jit(do_not_specialize=["N"])
+def _forward_kernel(
+    qkv, cos, sin, out, lse, table, N, scale,
+    H: tl.constexpr, E: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr, ROPE: tl.constexpr,
 ):  # fmt: skip
-    """One program: a whole head. All queries stay in registers while the keys pass by, so no sum is shared. They are
-    kept as two blocks, EARLY and LATE, since late keys are seen by late queries alone."""
-    head, batch = tl.program_id(0), tl.program_id(1)
-    stride = 3 * H * E
-    base = batch.to(tl.int64) * T * stride + head * E
-    out_base = batch.to(tl.int64) * T * H * E + head * E
-    lse_base = (batch * H + head) * T
-    unit = scale * 0.6931471805599453  # scale is in units of log2, the gradient's is not
-    early = tl.arange(0, EARLY)
-    late = EARLY + tl.arange(0, LATE)
-    q0, do0, delta0, total0 = _load_queries(
-        qkv, cos, sin, out, lse, grad_out, base, out_base, lse_base, early, T, H, E, ROPE
-    )
-    q1, do1, delta1, total1 = _load_queries(
-        qkv, cos, sin, out, lse, grad_out, base, out_base, lse_base, late, T, H, E, ROPE
-    )
-    dq0 = tl.zeros((EARLY, E), tl.float32)
-    dq1 = tl.zeros((LATE, E), tl.float32)
-    for start in range(0, EARLY, BLOCK_N):
-        keys = start + tl.arange(0, BLOCK_N)
-        k = _load_turned(qkv + base + H * E, cos, sin, keys, keys < T, stride, E, ROPE)
-        v = _load_turned(qkv + base + 2 * H * E, cos, sin, keys, keys < T, stride, E, False)
-        dk = tl.zeros((BLOCK_N, E), tl.float32)
-        dv = tl.zeros((BLOCK_N, E), tl.float32)
-        dq0, dk, dv = _backward_rows(q0, do0, delta0, total0, early, k, v, keys, T, scale, dq0, dk, dv)
-        dq1, dk, dv = _backward_rows(q1, do1, delta1, total1, late, k, v, keys, T, scale, dq1, dk, dv)
-        _store_turned_back(grad_qkv + base + H * E, dk * unit, cos, sin, keys, keys < T, stride, E, ROPE)
-        _store_turned_back(grad_qkv + base + 2 * H * E, dv, cos, sin, keys, keys < T, stride, E, False)
-    for start in range(EARLY, T, BLOCK_LATE):
-        keys = start + tl.arange(0, BLOCK_LATE)
-        k = _load_turned(qkv + base + H * E, cos, sin, keys, keys < T, stride, E, ROPE)
-        v = _load_turned(qkv + base + 2 * H * E, cos, sin, keys, keys < T, stride, E, False)
-        dk = tl.zeros((BLOCK_LATE, E), tl.float32)
-        dv = tl.zeros((BLOCK_LATE, E), tl.float32)
-        dq1, dk, dv = _backward_rows(q1, do1, delta1, total1, late, k, v, keys, T, scale, dq1, dk, dv)
-        _store_turned_back(grad_qkv + base + H * E, dk * unit, cos, sin, keys, keys < T, stride, E, ROPE)
-        _store_turned_back(grad_qkv + base + 2 * H * E, dv, cos, sin, keys, keys < T, stride, E, False)
-    _store_turned_back(grad_qkv + base, dq0 * unit, cos, sin, early, early < T, stride, E, ROPE)
-    _store_turned_back(grad_qkv + base, dq1 * unit, cos, sin, late, late < T, stride, E, ROPE)
+    """One program: BLOCK queries of one head against all keys up to them."""
+    head = tl.program_id(0) % H
+    table += tl.program_id(0) // H * 3
+    first, T, start = tl.load(table).to(tl.int64), tl.load(table + 1), tl.load(table + 2)
+    qkv += first * (3 * H * E) + head * E
+    rows, read = _rows(start, T, BLOCK)
+    q = _load_turned(qkv, cos, sin, read, 3 * H * E, E, ROPE)
+    best = tl.full((BLOCK,), float("-inf"), tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)
+    mixed = tl.zeros((BLOCK, E), tl.float32)
+    for before in range(0, start, STEP):
+        best, total, mixed = _forward_step(
+            q, rows, best, total, mixed, qkv, cos, sin, before, T, scale, H, E, STEP, ROPE, False
+        )
+    for near in range(start, tl.minimum(start + BLOCK, T), STEP):
+        best, total, mixed = _forward_step(
+            q, rows, best, total, mixed, qkv, cos, sin, near, T, scale, H, E, STEP, ROPE, True
+        )
+    _store(out + first * (H * E) + head * E, mixed / total[:, None], rows, T, H * E, E)
+    tl.store(lse + head.to(tl.int64) * N + first + rows, best + tl.log2(total), mask=rows < T)
 
 
-LOG2_E = 1.4426950408889634
+@triton.jit
+def _to_lanes(x, E: tl.constexpr, STEP: tl.constexpr, BY_ROWS: tl.constexpr, BY_COLUMNS: tl.constexpr):
+    """A product [STEP, E] as one row, in the order in which BY_ROWS x BY_COLUMNS warps hold it (tiles of 16 x 8, four
+    numbers a thread): written and read so, it stays in its registers, else it would go through shared memory."""
+    x = tl.reshape(x, (STEP // 16 // BY_ROWS, BY_ROWS, 2, 8, E // 8 // BY_COLUMNS, BY_COLUMNS, 4, 2))
+    return tl.reshape(tl.permute(x, (0, 4, 1, 5, 3, 6, 2, 7)), (STEP * E,))
+
+
+@triton.jit
+def _from_lanes(x, E: tl.constexpr, STEP: tl.constexpr, BY_ROWS: tl.constexpr, BY_COLUMNS: tl.constexpr):
+    x = tl.reshape(x, (STEP // 16 // BY_ROWS, E // 8 // BY_COLUMNS, BY_ROWS, BY_COLUMNS, 8, 4, 2, 2))
+    return tl.reshape(tl.permute(x, (0, 2, 6, 4, 1, 3, 5, 7)), (STEP, E))
+
+
+@triton.jit
+def _backward_step(
+    k, v, dk, dv, keys, queries, grad_out, totals, deltas, sums, grad_qkv, cos, sin, first_key, start, T,
+    scale, H: tl.constexpr, E: tl.constexpr, STEP: tl.constexpr, BY_ROWS: tl.constexpr, BY_COLUMNS: tl.constexpr,
+    ROPE: tl.constexpr, LAST: tl.constexpr,
+):  # fmt: skip
+    """What BLOCK keys and STEP queries give each other is added to dk, dv and, in sums, dq. LAST: the queries are among
+    these keys and see none after them, so that dq is complete."""
+    rows, read = _rows(start, T, STEP)
+    so_far = _from_lanes(tl.load(sums + start * E, mask=first_key > 0, other=0.0), E, STEP, BY_ROWS, BY_COLUMNS)
+    q = _settle(_load(queries, read, 3 * H * E, E))
+    do = _settle(_load(grad_out, read, H * E, E))
+    total, delta = tl.load(totals + rows), tl.load(deltas + rows)
+    scores = tl.dot(k, tl.trans(q))  # [BLOCK, STEP]: as dk and dv want them
+    weights = tl.exp2(scores * scale - total[None, :])
+    if LAST:
+        weights = tl.where(keys[:, None] <= rows[None, :], weights, 0.0)
+    through = tl.dot(v, tl.trans(do))
+    dv = tl.dot(weights.to(do.dtype), do, dv)
+    ds = (weights * (through - delta[None, :])).to(q.dtype)
+    dk = tl.dot(ds, q, dk)
+    dq = tl.dot(tl.trans(ds), k) + so_far
+    if LAST:
+        _store_turned_back(grad_qkv, dq * (scale * LN_2), cos, sin, rows, read, T, 3 * H * E, E, ROPE)
+    else:
+        tl.store(sums + start * E, _to_lanes(dq, E, STEP, BY_ROWS, BY_COLUMNS))
+    return dk, dv
+
+
+@triton.jit(do_not_specialize=["N"])
+def _backward_kernel(
+    qkv, cos, sin, out, lse, grad_out, grad_qkv, scratch, table, N, scale,
+    H: tl.constexpr, E: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr,
+    BY_ROWS: tl.constexpr, BY_COLUMNS: tl.constexpr, ROPE: tl.constexpr,
+):  # fmt: skip
+    """One program: a whole head of a sequence, BLOCK keys after the other, and for each the queries from there on. What
+    the keys so far give to dq is summed in scratch, always in the same order. Until dq is written, its place keeps the
+    turned queries."""
+    head = tl.program_id(0) % H
+    table += tl.program_id(0) // H * 3
+    first, T, scratch_block = tl.load(table).to(tl.int64), tl.load(table + 1), tl.load(table + 2).to(tl.int64)
+    qkv += first * (3 * H * E) + head * E
+    grad_qkv += first * (3 * H * E) + head * E
+    out += first * (H * E) + head * E
+    grad_out += first * (H * E) + head * E
+    lse += head.to(tl.int64) * N + first
+    padded = (T + BLOCK - 1) // BLOCK * BLOCK
+    scratch += (scratch_block * (BLOCK * H) + head * padded) * (E + 2)
+    sums = scratch + tl.arange(0, STEP * E)  # scratch of this head: sums [padded, E], totals and deltas [padded] each
+    totals = scratch + padded * E
+    deltas = totals + padded
+    for start in range(0, T, BLOCK):
+        rows, read = _rows(start, T, BLOCK)
+        if ROPE:
+            _store(grad_qkv, _load_turned(qkv, cos, sin, read, 3 * H * E, E, ROPE), rows, T, 3 * H * E, E)
+        do, o = _load(grad_out, read, H * E, E), _load(out, read, H * E, E)
+        tl.store(deltas + rows, tl.sum(do.to(tl.float32) * o.to(tl.float32), 1))
+        tl.store(totals + rows, tl.load(lse + rows, mask=rows < T, other=float("inf")))  # past the end nothing weighs
+    tl.debug_barrier()  # other threads will read what was written
+    queries = grad_qkv if ROPE else qkv
+    for start in range(0, T, BLOCK):
+        keys, keys_read = _rows(start, T, BLOCK)
+        k = _load_turned(qkv + H * E, cos, sin, keys_read, 3 * H * E, E, ROPE)
+        v = _load(qkv + 2 * H * E, keys_read, 3 * H * E, E)
+        dk = tl.zeros((BLOCK, E), tl.float32)
+        dv = tl.zeros((BLOCK, E), tl.float32)
+        if BLOCK == STEP:  # without a loop the compiler sees what the mask leaves
+            dk, dv = _backward_step(
+                k, v, dk, dv, keys, queries, grad_out, totals, deltas, sums, grad_qkv, cos, sin, start, start, T,
+                scale, H, E, STEP, BY_ROWS, BY_COLUMNS, ROPE, True,
+            )  # fmt: skip
+        else:
+            for near in range(start, tl.minimum(start + BLOCK, T), STEP):
+                dk, dv = _backward_step(
+                    k, v, dk, dv, keys, queries, grad_out, totals, deltas, sums, grad_qkv, cos, sin, start, near, T,
+                    scale, H, E, STEP, BY_ROWS, BY_COLUMNS, ROPE, True,
+                )  # fmt: skip
+        for after in range(start + BLOCK, T, STEP):
+            dk, dv = _backward_step(
+                k, v, dk, dv, keys, queries, grad_out, totals, deltas, sums, grad_qkv, cos, sin, start, after, T,
+                scale, H, E, STEP, BY_ROWS, BY_COLUMNS, ROPE, False,
+            )  # fmt: skip
+        _store_turned_back(grad_qkv + H * E, dk * (scale * LN_2), cos, sin, keys, keys_read, T, 3 * H * E, E, ROPE)
+        _store(grad_qkv + 2 * H * E, dv, keys, T, 3 * H * E, E)
+        tl.debug_barrier()
+
+
+def _forward_tile(lengths: Sequence[int]) -> tuple[int, int]:
+    """Queries of a program, and its warps. On an H200, 8 heads: 64 with 4 warps took 69 µs where 32 with 2 took 85 (256
+    sequences of 256 tokens, heads of 16), and 95 for 97 (1025 of 13 to 134 tokens, heads of 32). But where 32 queries
+    are all there are, half of 64 would be idle: 7.5 µs for 5.4."""
+    return (32, 2) if max(lengths) <= 32 else (64, 4)
+
+
+def _backward_tile(counts: Sequence[int], lengths: Sequence[int], E: int) -> tuple[int, int]:
+    """Keys of a program at a time, and its warps. For the sequences above, of 256 tokens, 64 with 4 warps took 172 µs
+    where 32 with 2 took 183; 176 tokens are level. Blocks of 64 hold more that is masked or past the end, and of short
+    sequences, 55 tokens in the mean, took 231 µs: 32 with 2 warps took 212 and, with 1, 191. But heads of 16 want 2
+    (11.6 µs for 13.2, 256 of 32 tokens), and for heads of 64 one warp has too few registers."""
+    if sum(count * T for count, T in zip(counts, lengths, strict=True)) >= 128 * sum(counts):
+        return 64, 4
+    return 32, 1 if E == 32 else 2
+
+
+def _spread(E: int, warps: int) -> tuple[int, int]:
+    """How the compiler spreads warps over a product [STEP, E], by rows and by columns: the longer side is halved."""
+    by_rows = by_columns = 1
+    while by_rows * by_columns < warps:
+        if STEP // by_rows > E // by_columns:
+            by_rows *= 2
+        else:
+            by_columns *= 2
+    return by_rows, by_columns
+
+
+def _sequences(counts: Sequence[int], lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """First token and length of each, the long ones first: what takes longest should not start last."""
+    sizes = [T for count, T in zip(counts, lengths, strict=True) for _ in range(count)]
+    firsts = itertools.accumulate(sizes, initial=0)
+    return sorted(zip(firsts, sizes, strict=False), key=lambda sequence: -sequence[1])
+
+
+# Tables are kept for good, since captured graphs hold their addresses; only kernels see them. None can be made during a
+# capture, where it would lie in the graph's memory, empty until replayed: its copy waits for the device, which CUDA
+# refuses then. The steps that warm up for a capture make it.
+
+
+@functools.cache
+def _forward_table(counts: tuple[int, ...], lengths: tuple[int, ...], block: int, device: torch.device) -> Tensor:
+    """[programs of a head, 3]: first token of the sequence, its length, the program's first query."""
+    rows = [(first, T, start) for first, T in _sequences(counts, lengths) for start in reversed(range(0, T, block))]
+    return torch.tensor(rows, dtype=torch.int32, device=device)
+
+
+@functools.cache
+def _backward_table(
+    counts: tuple[int, ...], lengths: tuple[int, ...], block: int, device: torch.device
+) -> tuple[Tensor, int]:
+    """[programs of a head, 3]: first token of the sequence, its length, its first block in scratch; and the blocks."""
+    rows, blocks = [], 0
+    for first, T in _sequences(counts, lengths):
+        rows.append((first, T, blocks))
+        blocks += triton.cdiv(T, block)
+    return torch.tensor(rows, dtype=torch.int32, device=device), blocks
 
 
 @torch.library.custom_op("loopt::short_attention", mutates_args=())
@@ -166,24 +301,22 @@ def short_attention(
     qkv: Tensor, cos: Tensor, sin: Tensor, counts: Sequence[int], lengths: Sequence[int], scale: float, rope: bool
 ) -> tuple[Tensor, Tensor]:
     """qkv [N, 3, H, E] of so many sequences of these lengths, one after the other -> mixed values [N, H, E], and what
-    the backward pass needs [N, H], of each sequence by heads."""
+    the backward pass needs [H, N]."""
     N, _, H, E = qkv.shape
     out = torch.empty(N, H, E, dtype=qkv.dtype, device=qkv.device)
-    lse = torch.empty(N, H, dtype=torch.float32, device=qkv.device)
-    for here, B, T in _pieces(counts, lengths):
-        block_m = min(FORWARD_ROWS, max(16, triton.next_power_of_2(T)))
-        _forward_kernel[(triton.cdiv(T, block_m), H, B)](
-            qkv[here], cos, sin, out[here], lse[here], T, H, scale * LOG2_E,
-            E, block_m, min(FORWARD_KEYS, block_m), rope,
-            num_warps=FORWARD_WARPS, num_stages=FORWARD_STAGES,
-        )  # fmt: skip
+    lse = torch.empty(H, N, dtype=torch.float32, device=qkv.device)
+    block, warps = _forward_tile(lengths)
+    table = _forward_table(tuple(counts), tuple(lengths), block, qkv.device)
+    _forward_kernel[(len(table) * H,)](
+        qkv, cos, sin, out, lse, table, N, scale * LOG2_E, H, E, block, STEP, rope, num_warps=warps, num_stages=1
+    )
     return out, lse
 
 
 @short_attention.register_fake
 def _(qkv, cos, sin, counts, lengths, scale, rope):
     N, _, H, E = qkv.shape
-    return qkv.new_empty(N, H, E), qkv.new_empty(N, H, dtype=torch.float32)
+    return qkv.new_empty(N, H, E), qkv.new_empty(H, N, dtype=torch.float32)
 
 
 @torch.library.custom_op("loopt::short_attention_backward", mutates_args=())
@@ -199,29 +332,16 @@ def short_attention_backward(
     scale: float,
     rope: bool,
 ) -> Tensor:
-    _, _, H, E = qkv.shape
+    N, _, H, E = qkv.shape
     grad = torch.empty_like(qkv)
-    for here, B, T in _pieces(counts, lengths):
-        early = max(16, triton.next_power_of_2(T) // 2)
-        late = triton.next_power_of_2(max(16, T - early))
-        _backward_kernel[(H, B)](
-            qkv[here], cos, sin, out[here], lse[here], grad_out[here], grad[here], T, H, scale * LOG2_E,
-            E, early, late, min(BACKWARD_BLOCK, early), min(BACKWARD_BLOCK, late), rope,
-            num_warps=BACKWARD_WARPS, num_stages=BACKWARD_STAGES,
-        )  # fmt: skip
+    block, warps = _backward_tile(counts, lengths, E)
+    table, blocks = _backward_table(tuple(counts), tuple(lengths), block, qkv.device)
+    scratch = torch.empty(blocks * block * H * (E + 2), dtype=torch.float32, device=qkv.device)
+    _backward_kernel[(len(table) * H,)](
+        qkv, cos, sin, out, lse, grad_out, grad, scratch, table, N, scale * LOG2_E,
+        H, E, block, STEP, *_spread(E, warps), rope, num_warps=warps, num_stages=1,
+    )  # fmt: skip
     return grad
-
-
-def _pieces(counts: Sequence[int], lengths: Sequence[int]) -> Iterator[tuple[slice, int, int]]:
-    """Where each part lies among all tokens, how many sequences it has, and of which length."""
-    start = 0
-    for count, length in zip(counts, lengths, strict=True):
-        yield slice(start, start + count * length), count, length
-        start += count * length
-
-
-BACKWARD_BLOCK, BACKWARD_WARPS, BACKWARD_STAGES = 64, 4, 1
-FORWARD_ROWS, FORWARD_KEYS, FORWARD_WARPS, FORWARD_STAGES = 64, 64, 4, 1
 
 
 @short_attention_backward.register_fake

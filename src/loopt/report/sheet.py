@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from loopt.report.curves import require_matplotlib
 from loopt.report.drawing import human
 
 DETAILS = ("% gap", "parameters", "FLOPs", "steps", "to 99%", "seconds")
+PANELS_SIDE_BY_SIDE = 4
 
 
 @dataclass(frozen=True)
@@ -150,10 +152,13 @@ def draw(sheet: Sheet, path: Path) -> None:
     require_matplotlib()
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(1.2 + 2.8 * len(sheet.columns), 1.1 + 0.34 * len(sheet.lines)), layout="constrained")
-    panels = figure.subplots(1, len(sheet.columns), sharey=True, squeeze=False)[0]
+    wide = min(len(sheet.columns), PANELS_SIDE_BY_SIDE)
+    high = math.ceil(len(sheet.columns) / wide)
+    size = 1.2 + 2.8 * wide, 0.6 + high * (0.5 + 0.34 * len(sheet.lines))
+    figure = Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(high, wide, sharex=True, sharey=True, squeeze=False)
     places = range(len(sheet.lines))
-    for index, (axes, column) in enumerate(zip(panels, sheet.columns, strict=True)):
+    for index, (axes, column) in enumerate(zip(panels.flat, sheet.columns, strict=False)):
         ours = [line.cells[index].ours for line in sheet.lines]
         colours = ["#1769aa" if line.looped else "#b8bec5" for line in sheet.lines]
         axes.barh(places, [number or 0.0 for number in ours], color=colours, height=0.62)
@@ -168,7 +173,10 @@ def draw(sheet: Sheet, path: Path) -> None:
         axes.set_title(column, fontsize=11)
         axes.set(xlim=(0, 120), xticks=(0, 25, 50, 75, 100))
         axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_yticks(places, [line.name for line in sheet.lines])
-    panels[0].invert_yaxis()
-    figure.supxlabel("accuracy, % (bar: ours, tick: the paper's)", fontsize=10)
+    for axes in panels.flat[len(sheet.columns) :]:
+        axes.set_axis_off()
+    panels[0, 0].set_yticks(places, [line.name for line in sheet.lines])
+    panels[0, 0].invert_yaxis()
+    has_paper = any(cell.paper is not None for line in sheet.lines for cell in line.cells)
+    figure.supxlabel("accuracy, % (bar: ours, tick: the paper's)" if has_paper else "accuracy, %", fontsize=10)
     figure.savefig(path, dpi=160)

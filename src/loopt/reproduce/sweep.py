@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,6 @@ class _Sweep:
     ) -> None:
         self.waiting = deque(job for job in jobs if job.read_result(places.results) is None)
         self.places, self.session, self.say, self.company = places, session, say, company
-        self.began = time.monotonic()
         self.active: dict[str, tuple[Job, Generator[None, None, Outcome]]] = {}
         self.stopped: Outcome | None = None
         self.diverged: list[str] = []
@@ -67,11 +66,10 @@ class _Sweep:
         try:
             while self.active or self.waiting:
                 while self.waiting and len(self.active) < together and not self.company.caught and not self.stopped:
-                    left = self._seconds_left()
-                    if left is not None and left <= 0 and some_ran:  # not before the first: every call gets somewhere
+                    if self._time_is_up() and some_ran:  # not before the first: every call gets somewhere
                         self.stopped = Outcome(False, saved_step(self.waiting[0], self.places), "time limit")
                         break
-                    self._start(self.waiting.popleft(), left)
+                    self._start(self.waiting.popleft())
                     some_ran = True
                 if not self.active:
                     break
@@ -86,13 +84,12 @@ class _Sweep:
             for _, steps in self.active.values():
                 steps.close()
 
-    def _seconds_left(self) -> float | None:
+    def _time_is_up(self) -> bool:
         limit = self.session.time_limit
-        return None if limit is None else limit - (time.monotonic() - self.began)
+        return limit is not None and time.monotonic() - self.company.began >= limit
 
-    def _start(self, job: Job, left: float | None) -> None:
-        session = replace(self.session, time_limit=None if left is None else max(0.0, left))
-        steps = train_stepwise(job.config, self.places.run_of(job), session, self.company, label=job.name)
+    def _start(self, job: Job) -> None:
+        steps = train_stepwise(job.config, self.places.run_of(job), self.session, self.company, label=job.name)
         self.active[job.name] = job, steps
 
     def _step(self, job: Job, steps: Generator[None, None, Outcome]) -> None:

@@ -109,6 +109,8 @@ class Company:
     lines: ProgressLines
     size: int = 1
     """How many train now; each is charged its share of the time."""
+    began: float = field(default_factory=time.monotonic)
+    """Since when the time limit counts, for all of them: some begin only when others have been built."""
 
 
 def train_stepwise(
@@ -166,7 +168,7 @@ class _Trainer:
     def __init__(self, run: Run, session: Session, device: torch.device, company: Company, ranks: Ranks) -> None:
         self.run, self.config, self.session, self.device = run, run.config, session, device
         self.company, self.ranks = company, ranks
-        self.began = self.charged_until = time.monotonic()
+        self.charged_until = time.monotonic()
         self.compiled = session.compile == "on" or (session.compile == "auto" and device.type == "cuda")
         if self.compiled and device.type == "cuda":
             wake_compiler()
@@ -287,7 +289,7 @@ class _Trainer:
     def _why_stop(self) -> str:
         """Why to stop now, which the first rank decides for all."""
         limit = self.session.time_limit
-        over = limit is not None and time.monotonic() - self.began >= limit
+        over = limit is not None and time.monotonic() - self.company.began >= limit
         number = self.ranks.agree(self.company.caught[0] if self.company.caught else -1 if over else 0)
         if number > 0 and not self.company.caught:
             self.company.caught.append(number)
