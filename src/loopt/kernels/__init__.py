@@ -29,7 +29,8 @@ def speed_up(model: LoopedTransformer) -> None:
     if model.token_embedding.weight.is_cuda and has_triton():
         from loopt.kernels import attention
 
-        if model.config.max_len <= attention.MAX_TOKENS and model.config.width_of_head in attention.HEAD_DIMS:
+        config = model.config
+        if config.max_len <= attention.MAX_TOKENS and config.width_of_head in attention.HEAD_DIMS and config.scale > 0:
             attend = attention.attend
     for layer in model.loop.layers:
         assert isinstance(layer, Layer)
