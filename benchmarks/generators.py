@@ -21,7 +21,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -74,7 +74,7 @@ def cpu_table(options: argparse.Namespace) -> Table:
     machine = f"one thread of {cpu_name()}, {os.cpu_count()} cores, torch {torch.__version__}"
     table = Table(title=f"Examples a second, {machine}", title_justify="left")
     add_columns(table, "examples a second")
-    for name, task in track(SHAPES.items(), "measuring"):
+    for name, task in measured(SHAPES):
         for batch_size in options.batches:
             seconds = median_seconds(maker(task, batch_size, "cpu"), time.process_time, options)
             rate = batch_size / seconds
@@ -86,7 +86,7 @@ def cuda_table(options: argparse.Namespace) -> Table:
     machine = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
     table = Table(title=f"Examples a second, {machine}", title_justify="left")
     add_columns(table, "eager", "captured", "compiled, captured")
-    for name, task in track(SHAPES.items(), "measuring"):
+    for name, task in measured(SHAPES):
         for batch_size in options.batches:
             torch.compiler.reset()
             ways = (
@@ -98,6 +98,11 @@ def cuda_table(options: argparse.Namespace) -> Table:
             ratio = beside_public(task, max(rates))
             table.add_row(name, str(task.length), f"{batch_size:,}", *map(rounded, rates), ratio)
     return table
+
+
+def measured(shapes: dict[str, Task]) -> Iterable[tuple[str, Task]]:
+    """All of them, with a bar that no thread of its own keeps up to date: its work would count as ours."""
+    return track(shapes.items(), "measuring", auto_refresh=False, console=Console(stderr=True))
 
 
 def add_columns(table: Table, *rates: str) -> None:

@@ -19,6 +19,8 @@ from loopt.reproduce.sweep import Places, run_locally, state_of
 from loopt.reproduce.table import by_loops
 from loopt.runs import Run, RunError, codec
 from loopt.training import Outcome, Session
+from loopt.training.progress import ProgressLines
+from loopt.training.trainer import Company
 from tiny_experiments import HOPS, SUMS
 from tiny_runs import CPU
 
@@ -125,6 +127,19 @@ def test_together_each_is_charged_its_share_of_the_time(tmp_path: Path) -> None:
     charged = [job.read_result(tmp_path / "results")["result"]["seconds"] for job in jobs_of(HOPS, "cpu", 1)]
     assert sum(charged) <= took
     assert max(charged) < took / 2
+
+
+def test_shares_add_up_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while one run is built and the others wait."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    company = Company([], ProgressLines(shown=False))
+    begins = []
+    for built_in in (40.0, 7.0, 13.0):
+        begins.append(company.share_time(len(begins) + 1))
+        now += built_in
+    now += 30.0
+    assert sum(company.share_time() - begin for begin in begins) == pytest.approx(now)
 
 
 @pytest.mark.parametrize("together", [1, 3])

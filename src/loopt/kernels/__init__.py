@@ -26,7 +26,7 @@ def own_attention(config: ModelConfig) -> Attend | None:
     """On CUDA, what attends in place of the model's own."""
     from loopt.kernels import attention, rotary
 
-    if config.max_len <= attention.MAX_TOKENS and config.width_of_head in attention.HEAD_DIMS:
+    if config.max_len <= attention.MAX_TOKENS and config.width_of_head in attention.HEAD_DIMS and config.scale > 0:
         return attention.attend
     if config.positions == "rope" and config.width_of_head in rotary.HEAD_DIMS:
         return rotary.attend

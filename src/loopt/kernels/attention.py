@@ -172,7 +172,7 @@ def _backward_step(
     ds = (weights * (through - delta[None, :])).to(q.dtype)
     dk = tl.dot(ds, q, dk)
     dq = tl.dot(tl.trans(ds), k) + so_far
-    if LAST:
+    if LAST:  # over the queries, which the products above have taken from shared memory: all threads had read them
         _store_turned_back(grad_qkv, dq * (scale * LN_2), cos, sin, rows, read, T, 3 * H * E, E, ROPE)
     else:
         tl.store(sums + start * E, _to_lanes(dq, E, STEP, BY_ROWS, BY_COLUMNS))
@@ -307,9 +307,10 @@ def short_attention(
     lse = torch.empty(H, N, dtype=torch.float32, device=qkv.device)
     block, warps = _forward_tile(lengths)
     table = _forward_table(tuple(counts), tuple(lengths), block, qkv.device)
-    _forward_kernel[(len(table) * H,)](
-        qkv, cos, sin, out, lse, table, N, scale * LOG2_E, H, E, block, STEP, rope, num_warps=warps, num_stages=1
-    )
+    with torch.cuda.device_of(qkv):  # Triton launches on the current device
+        _forward_kernel[(len(table) * H,)](
+            qkv, cos, sin, out, lse, table, N, scale * LOG2_E, H, E, block, STEP, rope, num_warps=warps, num_stages=1
+        )
     return out, lse
 
 
@@ -337,10 +338,11 @@ def short_attention_backward(
     block, warps = _backward_tile(counts, lengths, E)
     table, blocks = _backward_table(tuple(counts), tuple(lengths), block, qkv.device)
     scratch = torch.empty(blocks * block * H * (E + 2), dtype=torch.float32, device=qkv.device)
-    _backward_kernel[(len(table) * H,)](
-        qkv, cos, sin, out, lse, grad_out, grad, scratch, table, N, scale * LOG2_E,
-        H, E, block, STEP, *_spread(E, warps), rope, num_warps=warps, num_stages=1,
-    )  # fmt: skip
+    with torch.cuda.device_of(qkv):
+        _backward_kernel[(len(table) * H,)](
+            qkv, cos, sin, out, lse, grad_out, grad, scratch, table, N, scale * LOG2_E,
+            H, E, block, STEP, *_spread(E, warps), rope, num_warps=warps, num_stages=1,
+        )  # fmt: skip
     return grad
 
 
@@ -366,7 +368,7 @@ short_attention.register_autograd(_backward, setup_context=_setup)
 
 
 def attend(qkv: Tensor, parts: Parts, rotation: Rotation | None, scale: float) -> Tensor:
-    """What ``loopt.model.attend`` computes, for up to MAX_TOKENS tokens and heads of HEAD_DIMS."""
+    """What ``loopt.model.attend`` computes, for up to MAX_TOKENS tokens, heads of HEAD_DIMS and a positive scale."""
     cos, sin = rotation or (qkv, qkv)  # not looked at without rotation
     counts, lengths = zip(*parts, strict=True)
     return short_attention(qkv.contiguous(), cos, sin, counts, lengths, scale, rotation is not None)[0]

@@ -156,7 +156,7 @@ def draw(sheet: Sheet, path: Path) -> None:
     high = math.ceil(len(sheet.columns) / wide)
     size = 1.2 + 2.8 * wide, 0.6 + high * (0.5 + 0.34 * len(sheet.lines))
     figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(high, wide, sharex=True, sharey=True, squeeze=False)
+    panels = figure.subplots(high, wide, sharey=True, squeeze=False)
     places = range(len(sheet.lines))
     for index, (axes, column) in enumerate(zip(panels.flat, sheet.columns, strict=False)):
         ours = [line.cells[index].ours for line in sheet.lines]

@@ -48,7 +48,7 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     )
     if scale == "paper":
         return full
-    # With norms before each part alone, small models did not learn sums of four (docs/results.md).
+    # Norms after each part as well: what speaks for them, and against, is in docs/results.md.
     return replace(
         full,
         model=replace(full.model, norm_placement="sandwich"),

@@ -73,7 +73,7 @@ class _Sweep:
                     some_ran = True
                 if not self.active:
                     break
-                self.company.size = len(self.active)
+                self.company.share_time(len(self.active))
                 for job, steps in list(self.active.values()):
                     self._step(job, steps)
             if self.waiting and self.company.caught and self.stopped is None:
@@ -89,8 +89,11 @@ class _Sweep:
         return limit is not None and time.monotonic() - self.company.began >= limit
 
     def _start(self, job: Job) -> None:
+        """With its first step, before which it is built and compiled: so it is known what time is left for the next."""
         steps = train_stepwise(job.config, self.places.run_of(job), self.session, self.company, label=job.name)
         self.active[job.name] = job, steps
+        self.company.share_time(len(self.active))
+        self._step(job, steps)
 
     def _step(self, job: Job, steps: Generator[None, None, Outcome]) -> None:
         try:

@@ -107,10 +107,19 @@ class Company:
     caught: list[int]
     """Signals that ask all of them to stop."""
     lines: ProgressLines
-    size: int = 1
-    """How many train now; each is charged its share of the time."""
     began: float = field(default_factory=time.monotonic)
     """Since when the time limit counts, for all of them: some begin only when others have been built."""
+
+    def __post_init__(self) -> None:
+        self._size, self._share, self._shared_until = 1, 0.0, self.began
+
+    def share_time(self, size: int | None = None) -> float:
+        """Seconds that each run has been charged that was there all along: time is shared alike by as many as train,
+        from now on by ``size``."""
+        now = time.monotonic()
+        self._share += (now - self._shared_until) / self._size
+        self._shared_until, self._size = now, size or self._size
+        return self._share
 
 
 def train_stepwise(
@@ -168,7 +177,7 @@ class _Trainer:
     def __init__(self, run: Run, session: Session, device: torch.device, company: Company, ranks: Ranks) -> None:
         self.run, self.config, self.session, self.device = run, run.config, session, device
         self.company, self.ranks = company, ranks
-        self.charged_until = time.monotonic()
+        self.charged = company.share_time()
         self.compiled = session.compile == "on" or (session.compile == "auto" and device.type == "cuda")
         if self.compiled and device.type == "cuda":
             wake_compiler()
@@ -257,9 +266,8 @@ class _Trainer:
 
     def _charge(self) -> None:
         """Count the time since the last step, or this run's share of it where others train beside it."""
-        now = time.monotonic()
-        self.seconds += (now - self.charged_until) / self.company.size
-        self.charged_until = now
+        before, self.charged = self.charged, self.company.share_time()
+        self.seconds += self.charged - before
 
     def _report(self) -> StepReport:
         try:
