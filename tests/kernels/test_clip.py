@@ -33,6 +33,18 @@ def test_clips_as_torch_does(clip_norm: float) -> None:
     torch.testing.assert_close([p.detach() for p in ours], [p.detach() for p in theirs])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("factor", [1.0, 0.25, 0.0])
+def test_scales_or_zeroes(factor: float, dtype: torch.dtype) -> None:
+    kernels = pytest.importorskip("loopt.kernels.clip")
+    for shape in SHAPES:
+        tensor = torch.randn(shape, device="cuda").to(dtype)
+        tensor.flatten()[-1] = torch.nan
+        wanted = tensor * factor if factor else torch.zeros_like(tensor)
+        kernels.scale_or_zero(tensor, torch.tensor(factor, device="cuda"))
+        torch.testing.assert_close(tensor, wanted, rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_what_is_not_finite_moves_nothing(value: float) -> None:
     moved, still = parameters(), parameters()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -66,7 +65,8 @@ class _Sweep:
         try:
             while self.active or self.waiting:
                 while self.waiting and len(self.active) < together and not self.company.caught and not self.stopped:
-                    if self._time_is_up() and some_ran:  # not before the first: every call gets somewhere
+                    # Not before the first: every call gets somewhere.
+                    if some_ran and self.company.out_of_time(self.session):
                         self.stopped = Outcome(False, saved_step(self.waiting[0], self.places), "time limit")
                         break
                     self._start(self.waiting.popleft())
@@ -83,10 +83,6 @@ class _Sweep:
         finally:
             for _, steps in self.active.values():
                 steps.close()
-
-    def _time_is_up(self) -> bool:
-        limit = self.session.time_limit
-        return limit is not None and time.monotonic() - self.company.began >= limit
 
     def _start(self, job: Job) -> None:
         """With its first step, before which it is built and compiled: so it is known what time is left for the next."""

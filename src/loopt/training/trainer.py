@@ -113,6 +113,9 @@ class Company:
     def __post_init__(self) -> None:
         self._size, self._share, self._shared_until = 1, 0.0, self.began
 
+    def out_of_time(self, session: Session) -> bool:
+        return session.time_limit is not None and time.monotonic() - self.began >= session.time_limit
+
     def share_time(self, size: int | None = None) -> float:
         """Seconds that each run has been charged that was there all along: time is shared alike by as many as train,
         from now on by ``size``."""
@@ -296,8 +299,7 @@ class _Trainer:
 
     def _why_stop(self) -> str:
         """Why to stop now, which the first rank decides for all."""
-        limit = self.session.time_limit
-        over = limit is not None and time.monotonic() - self.company.began >= limit
+        over = self.company.out_of_time(self.session)
         number = self.ranks.agree(self.company.caught[0] if self.company.caught else -1 if over else 0)
         if number > 0 and not self.company.caught:
             self.company.caught.append(number)
