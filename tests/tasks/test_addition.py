@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import doctest
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,11 +32,22 @@ def ids(written: str) -> list[int]:
 @given(counts=counts, digits=st.integers(1, 6), seed=seeds, split=splits, first=st.integers(0, 2**61))
 @settings(max_examples=150, deadline=None)
 def test_sampler_agrees_with_solver(counts: list[int], digits: int, seed: int, split: Any, first: int) -> None:
-    task = Addition(operands=tuple(counts), digits=digits)
+    task = Addition(operands=tuple(counts), digits=digits, supervision="every")
     batch = task.sample(range(first, first + 2 * len(counts)), seed, split)
     assert batch.tokens.shape == batch.targets.shape == batch.answers.shape == (2 * len(counts), task.length)
-    assert torch.equal(batch.targets, batch.answers)
     assert batch.targets.tolist() == [task.solve(tokens) for tokens in batch.tokens.tolist()]
+    from_equals_on = (batch.tokens == EQUALS).cumsum(1) > 0
+    assert torch.equal(batch.answers, batch.targets.where(from_equals_on, IGNORE))
+
+    last = replace(task, supervision="last").sample(range(first, first + 2 * len(counts)), seed, split)
+    assert torch.equal(last.tokens, batch.tokens)
+    assert torch.equal(last.targets, batch.answers)
+    assert torch.equal(last.answers, batch.answers)
+
+
+def test_supervision_at_every_digit_is_for_its_column_so_far() -> None:
+    labels = Addition(operands=3, supervision="every").solve(ids("315+120+945="))
+    assert labels == [3, 1, 5, IGNORE, 4, 3, 5, IGNORE, 3, 7, 0, 1]
 
 
 @given(counts=st.integers(1, 40), digits=st.integers(1, 25), seed=seeds)
@@ -154,11 +166,11 @@ def test_no_examples_at_all() -> None:
 )
 def test_solver_on_cases_worked_by_hand(question: str, answer: str) -> None:
     task = Addition()
-    labels = [IGNORE] * (len(question) - 1) + [*ids(answer), END]
-    assert task.solve([*ids(question + answer), END, PAD]) == [*labels, IGNORE, IGNORE]
+    labels = task.solve([*ids(question + answer), END, PAD])
+    assert labels[len(question) - 1 :] == [*ids(answer), END, IGNORE, IGNORE]
     assert task.solve(ids(question)) == labels[: len(question)]
     wrong = "7" * len(answer)
-    assert task.solve([*ids(question + wrong), PAD, EQUALS]) == [*labels, IGNORE, IGNORE]
+    assert task.solve([*ids(question + wrong), PAD, EQUALS]) == labels
 
 
 def test_docstring_example() -> None:
@@ -212,6 +224,7 @@ def test_render_fits_a_terminal() -> None:
         ({"test_operands": ()}, "test_operands=(); allowed are one or more integers"),
         ({"test_operands": 1.5}, "test_operands=1.5; allowed are integers, 1 or more"),
         ({"test_operands": (8, 8)}, "test_operands=(8, 8); allowed are different integers"),
+        ({"supervision": "all"}, "supervision='all'; allowed are last, every"),
         ({"digits": 0}, "digits=0; allowed are integers, 1 to 1000"),
         ({"digits": 1001}, "digits=1001; allowed are integers, 1 to 1000"),
         ({"digits": True}, "digits=True; allowed are integers, 1 to 1000"),

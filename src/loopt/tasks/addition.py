@@ -21,15 +21,24 @@ carry  1  1  1
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from loopt.plan import InputError
-from loopt.tasks.base import IGNORE, Batch, Task, check_integer, different_integers
+from loopt.tasks.base import (
+    ADDED_LATER,
+    IGNORE,
+    Batch,
+    Supervision,
+    Task,
+    check_choice,
+    check_integer,
+    different_integers,
+)
 from loopt.tasks.random_bits import Stream
 
 VOCABULARY = (*"0123456789", "+", "=", "end", "pad")
@@ -48,14 +57,18 @@ class Addition(Task):
     """Digits of an operand, which is drawn uniformly from 0 to 99…9."""
     test_operands: tuple[int, ...] = (8, 16, 24, 32)
     """The numbers of operands that a trained model is measured on, each for itself."""
+    supervision: Supervision = field(default="last", metadata=ADDED_LATER)
+    """Where the loss looks: at the sum, or also at every digit of an operand, for the last digit of what its column
+    adds up to so far."""
 
     def __post_init__(self) -> None:
-        for field in ("operands", "test_operands"):
-            counts = different_integers(self.name, field, getattr(self, field), 1)
+        for name in ("operands", "test_operands"):
+            counts = different_integers(self.name, name, getattr(self, name), 1)
             if not counts:
-                raise InputError(f"task addition: {field}=(); allowed are one or more integers, such as 2 or 2 4 8")
-            object.__setattr__(self, field, counts)
+                raise InputError(f"task addition: {name}=(); allowed are one or more integers, such as 2 or 2 4 8")
+            object.__setattr__(self, name, counts)
         check_integer(self.name, "digits", self.digits, 1, MAX_DIGITS)
+        check_choice(self.name, "supervision", self.supervision, get_args(Supervision))
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
@@ -81,20 +94,20 @@ class Addition(Task):
         """Example i of a mixture of k numbers of operands is example i // k of its part number i % k."""
         kinds = len(self.operands)
         if kinds == 1:
-            tokens, labels = self._one_length(self.operands[0], indices, stream)
-            return Batch(tokens, labels, labels)
+            return self._one_length(self.operands[0], indices, stream)
         which, index = (indices % kinds)[:, None], indices // kinds  # [batch, 1], [batch]
         tokens = indices.new_full((len(indices), self.length), PAD)
-        labels = torch.full_like(tokens, IGNORE)
+        targets = answers = torch.full_like(tokens, IGNORE)
         for part, operands in enumerate(self.operands):
-            part_tokens, part_labels = self._one_length(operands, index, stream)
-            missing = (0, self.length - part_tokens.shape[1])
-            tokens = torch.where(which == part, F.pad(part_tokens, missing, value=PAD), tokens)
-            labels = torch.where(which == part, F.pad(part_labels, missing, value=IGNORE), labels)
-        return Batch(tokens, labels, labels)
+            batch = self._one_length(operands, index, stream)
+            missing = (0, self.length - batch.tokens.shape[1])
+            tokens = torch.where(which == part, F.pad(batch.tokens, missing, value=PAD), tokens)
+            targets = torch.where(which == part, F.pad(batch.targets, missing, value=IGNORE), targets)
+            answers = torch.where(which == part, F.pad(batch.answers, missing, value=IGNORE), answers)
+        return Batch(tokens, targets, answers)
 
-    def _one_length(self, operands: int, indices: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
-        """Tokens and labels, [batch, length] each, of examples with this many operands."""
+    def _one_length(self, operands: int, indices: Tensor, stream: Stream) -> Batch:
+        """Examples with this many operands."""
         batch, draws = len(indices), operands * self.digits
         # Not one purpose for all: the first operands of longer examples would be those of the shorter ones.
         drawn = stream.integers(indices, draws, 10, f"digits of {operands} operands")
@@ -103,10 +116,16 @@ class Addition(Task):
         question[:, -1] = EQUALS
 
         written = self._written_sum(digits)  # [batch, answer + 1]
+        tokens = torch.cat([question, written], dim=1)
         labels = torch.where(written == PAD, IGNORE, written)
         # The label of a position is the token after it, from "=" on; the last token has none after it.
-        labels = F.pad(labels, (question.shape[1] - 1, 1), value=IGNORE)
-        return torch.cat([question, written], dim=1), labels
+        answers = F.pad(labels, (question.shape[1] - 1, 1), value=IGNORE)
+        if self.supervision == "last":
+            return Batch(tokens, answers, answers)
+        columns = F.pad(digits.cumsum(1) % 10, (0, 1), value=IGNORE).flatten(1)  # as the question, none at its signs
+        before_equals = question.shape[1] - 1
+        targets = torch.cat([columns[:, :before_equals], answers[:, before_equals:]], dim=1)
+        return Batch(tokens, targets, answers)
 
     def _written_sum(self, digits: Tensor) -> Tensor:
         """[batch, operands, digits] -> [batch, most digits of a sum + 1]: the sum, its end, and padding.
@@ -131,9 +150,13 @@ class Addition(Task):
 
     def solve(self, tokens: Sequence[int]) -> list[int]:
         operands = self._read(tokens)
+        labels: list[int] = []
+        columns = [0] * self.digits
+        for operand in operands:
+            columns = [(column + int(digit)) % 10 for column, digit in zip(columns, operand, strict=True)]
+            labels += [*columns, IGNORE]  # no column at a sign
         answer = [int(digit) for digit in str(sum(int(operand) for operand in operands))]
-        before_equals = len("+".join(operands))
-        labels = [IGNORE] * before_equals + [*answer, END]
+        labels[-1:] = [*answer, END]  # from "=" on
         return (labels + [IGNORE] * len(tokens))[: len(tokens)]
 
     def render(self, tokens: Sequence[int]) -> str:
