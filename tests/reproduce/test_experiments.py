@@ -106,9 +106,10 @@ def test_the_papers_setting(experiment: Experiment) -> None:
             model = config.model
             assert (model.d_model, model.d_ff, model.n_heads) == ((256, 1024, 8) if adding else (128, 512, 8))
             assert config.train_examples == (None if adding else 4_000_000)
-            after_too = scale == "short" and experiment.name in ("addition", "igsm")  # the paper does not say
-            norms = "sandwich" if after_too else "pre"
-            assert (model.positions, model.norm_placement) == ("rope", norms)
+            # The paper says nothing of these.
+            norms = "sandwich" if scale == "short" and experiment.name == "igsm" else "pre"
+            positions = "learned" if scale == "short" and adding else "rope"
+            assert (model.positions, model.norm_placement) == (positions, norms)
             if scale == "paper":
                 assert config.batch_size == (1024 if adding else 256)
                 assert (config.optim.name, config.optim.lr) == ("adafactor", 5e-3 if adding else 1e-3)

@@ -46,8 +46,8 @@ def test_sampler_agrees_with_solver(counts: list[int], digits: int, seed: int, s
 
 
 def test_supervision_at_every_digit_is_for_its_column_so_far() -> None:
-    labels = Addition(operands=3, supervision="every").solve(ids("315+120+945="))
-    assert labels == [3, 1, 5, IGNORE, 4, 3, 5, IGNORE, 3, 7, 0, 1]
+    labels = Addition(operands=4, supervision="every").solve(ids("315+120+945+886="))
+    assert labels == [0, 0, 0, IGNORE, 4, 3, 5, IGNORE, 1, 0, 1, IGNORE, 1, 5, 6, 2]
 
 
 @given(counts=st.integers(1, 40), digits=st.integers(1, 25), seed=seeds)

@@ -58,8 +58,8 @@ class Addition(Task):
     test_operands: tuple[int, ...] = (8, 16, 24, 32)
     """The numbers of operands that a trained model is measured on, each for itself."""
     supervision: Supervision = field(default="last", metadata=ADDED_LATER)
-    """Where the loss looks: at the sum, or also at every digit of an operand, for the last digit of what its column
-    adds up to so far."""
+    """Where the loss looks: at the sum, or also at every digit of an operand, for what its column adds up to so far: in
+    the second, fourth, … operand for that sum's last digit, in the others for the one before it."""
 
     def __post_init__(self) -> None:
         for name in ("operands", "test_operands"):
@@ -122,9 +122,8 @@ class Addition(Task):
         answers = F.pad(labels, (question.shape[1] - 1, 1), value=IGNORE)
         if self.supervision == "last":
             return Batch(tokens, answers, answers)
-        columns = F.pad(digits.cumsum(1) % 10, (0, 1), value=IGNORE).flatten(1)  # as the question, none at its signs
         before_equals = question.shape[1] - 1
-        targets = torch.cat([columns[:, :before_equals], answers[:, before_equals:]], dim=1)
+        targets = torch.cat([_column_labels(digits)[:, :before_equals], answers[:, before_equals:]], dim=1)
         return Batch(tokens, targets, answers)
 
     def _written_sum(self, digits: Tensor) -> Tensor:
@@ -152,9 +151,10 @@ class Addition(Task):
         operands = self._read(tokens)
         labels: list[int] = []
         columns = [0] * self.digits
-        for operand in operands:
-            columns = [(column + int(digit)) % 10 for column, digit in zip(columns, operand, strict=True)]
-            labels += [*columns, IGNORE]  # no column at a sign
+        for number, operand in enumerate(operands, start=1):
+            columns = [column + int(digit) for column, digit in zip(columns, operand, strict=True)]
+            labels += [int(f"{column:02}"[-1 if number % 2 == 0 else -2]) for column in columns]
+            labels.append(IGNORE)  # a sign has no column
         answer = [int(digit) for digit in str(sum(int(operand) for operand in operands))]
         labels[-1:] = [*answer, END]  # from "=" on
         return (labels + [IGNORE] * len(tokens))[: len(tokens)]
@@ -181,6 +181,18 @@ class Addition(Task):
             if len(operand) != self.digits or not operand.isdecimal():
                 raise InputError(f"task addition: operand={operand!r}; allowed are numbers of {self.digits} digits")
         return operands
+
+
+def _column_labels(digits: Tensor) -> Tensor:
+    """[batch, operands, digits] -> [batch, operands * (digits + 1)]: a digit of each column's sum so far.
+
+    The last digit alone can be had by adding operand after operand, one in a layer, and a model that has found this way
+    stays with it; the digit before it asks for the size of the sum, which attention over all operands gives.
+    """
+    columns = digits.cumsum(1)  # [batch, operands, digits]
+    labels = columns // 10 % 10
+    labels[:, 1::2] = columns[:, 1::2] % 10
+    return F.pad(labels, (0, 1), value=IGNORE).flatten(1)
 
 
 def _on_paper(operands: Sequence[str], answer: str) -> list[str]:
