@@ -21,7 +21,6 @@ import gc
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -148,7 +147,7 @@ def report(
 def ours(config: TrainConfig, device: torch.device, recompute: bool = False) -> Step:
     if device.type == "cuda":
         wake_compiler()
-    with compiling_ahead(config, device) if device.type == "cuda" else nullcontext():
+    with compiling_ahead(config, device):
         model = build_model(config, device)
     model.loop.recompute = recompute
     data = RandomTokens(config.model.vocab_size)

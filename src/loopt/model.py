@@ -311,14 +311,14 @@ def turn_apart(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, T
 
 
 def attend(
-    qkv: Tensor, parts: Parts, rotation: Rotation | None, scale: float, turn_apart: TurnApart = turn_apart
+    qkv: Tensor, parts: Parts, rotation: Rotation | None, scale: float, take_apart: TurnApart = turn_apart
 ) -> Tensor:
     """Every head's queries look at the keys of their sequence up to their own position: [N, 3, H, E] -> [N, H, E]."""
     pieces = qkv.split([sequences * tokens for sequences, tokens in parts])
     mixed = []
     for piece, part in zip(pieces, parts, strict=True):
         piece = piece.unflatten(0, part)  # [B * T, 3, H, E] -> [B, T, 3, H, E]
-        q, k, v = piece.unbind(2) if rotation is None else turn_apart(piece, *rotation)  # [B, T, H, E] each
+        q, k, v = piece.unbind(2) if rotation is None else take_apart(piece, *rotation)  # [B, T, H, E] each
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # [B, T, H, E] -> [B, H, T, E]
         one = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
         mixed.append(one.transpose(1, 2).flatten(0, 1))  # [B, H, T, E] -> [B * T, H, E]

@@ -106,7 +106,7 @@ def test_the_papers_setting(experiment: Experiment) -> None:
             model = config.model
             assert (model.d_model, model.d_ff, model.n_heads) == ((256, 1024, 8) if adding else (128, 512, 8))
             assert config.train_examples == (None if adding else 4_000_000)
-            # The paper says nothing of these.
+            # The paper does not say where norms stand, nor for addition which positions there are.
             norms = "sandwich" if scale == "short" and experiment.name == "igsm" else "pre"
             positions = "learned" if scale == "short" and adding else "rope"
             assert (model.positions, model.norm_placement) == (positions, norms)

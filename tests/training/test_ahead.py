@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -25,14 +24,27 @@ from tiny_runs import TINY
 CPU = torch.device("cpu")
 
 
+GPU = torch.device("cuda", 0)  # named only: what would use it is replaced
+
+
 def test_has_ended_where_it_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = []
-    monkeypatch.setattr(ahead, "_compile", lambda config, device: (time.sleep(0.2), done.append(config)))
+    drawn, done = threading.Event(), []
+    monkeypatch.setattr(ahead, "_compile", lambda config, device: (drawn.wait(), done.append((config, device))))
     before = threading.active_count()
-    with compiling_ahead(TINY, CPU):
+    with compiling_ahead(TINY, GPU):
         assert not done
-    assert done == [TINY]
+        drawn.set()
+    assert done == [(TINY, GPU)]
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(("device", "compiled"), [(CPU, True), (GPU, False)])
+def test_only_where_layers_are_compiled(device: torch.device, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Any] = []
+    monkeypatch.setattr(ahead, "_compile", lambda config, device: done.append(config))
+    with compiling_ahead(TINY, device, compiled):
+        pass
+    assert not done
 
 
 def test_what_goes_wrong_shows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,13 +52,15 @@ def test_what_goes_wrong_shows(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("no room for kernels")
 
     monkeypatch.setattr(ahead, "_compile", fail)
-    with pytest.raises(OSError, match="no room"), compiling_ahead(TINY, CPU):
+    with pytest.raises(OSError, match="no room"), compiling_ahead(TINY, GPU):
         pass
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("optim", [OptimConfig(), OptimConfig(weight_decay=0.1, scale_parameter=False)])
+@pytest.mark.parametrize(
+    "optim", [OptimConfig(), OptimConfig(weight_decay=0.1, scale_parameter=False), OptimConfig(name="muon")]
+)
 def test_training_compiles_none_of_our_kernels_again(optim: OptimConfig) -> None:
     adafactor, clip, rotary = (pytest.importorskip(f"loopt.kernels.{name}") for name in ("adafactor", "clip", "rotary"))
     kernels = {
@@ -74,4 +88,4 @@ def test_training_compiles_none_of_our_kernels_again(optim: OptimConfig) -> None
     zero = torch.zeros((), device="cuda")
     update(model.parameters(), build_optimizers(model, optim, compiled=True), zero, zero, 1.0, compiled=True)
     assert {name: len(kernel.device_caches[0][0]) for name, kernel in kernels.items()} == ready
-    assert ready["_apply"] > 0
+    assert ready["_apply" if optim.name == "adafactor" else "_scale_or_zero"] > 0

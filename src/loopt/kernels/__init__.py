@@ -23,7 +23,7 @@ def wake_compiler() -> None:
 
 
 def own_attention(config: ModelConfig) -> Attend | None:
-    """On CUDA, what attends in place of the model's own."""
+    """What attends in place of the model's own on CUDA, or None; needs Triton."""
     from loopt.kernels import attention, rotary
 
     if config.max_len <= attention.MAX_TOKENS and config.width_of_head in attention.HEAD_DIMS and config.scale > 0:

@@ -18,7 +18,7 @@ from loopt import model
 from loopt.model import Parts, Rotation
 
 HEAD_DIMS = (16, 32, 64, 128, 256)
-ELEMENTS, WARPS = 2048, 4  # of each of the three a program has so many: a thread has 16, which are two loads
+ELEMENTS, WARPS = 2048, 4  # a program has so many of queries, of keys and of values: 16 for each thread
 
 
 @triton.jit(do_not_specialize=["T", "count"])

@@ -2,8 +2,8 @@
 
 Drawing them keeps one thread busy for seconds, and has Python wait: another can make ready what the first step needs.
 It may draw no random numbers, which would change the weights, and so compiles nothing with ``torch.compile``, which
-sets the generator back to where it was. It has ended when the model is there: nothing of it can meet a CUDA graph's
-capture, or a kernel that is half loaded.
+sets the generator back to where it was. It has ended when the model is there, also where drawing was interrupted:
+nothing of it can meet a CUDA graph's capture, or a kernel that is half loaded.
 """
 
 from __future__ import annotations
@@ -24,10 +24,14 @@ from loopt.training.step import update
 
 
 @contextmanager
-def compiling_ahead(config: TrainConfig, device: torch.device) -> Iterator[None]:
+def compiling_ahead(config: TrainConfig, device: torch.device, compiled: bool = True) -> Iterator[None]:
     """Where this is left, our kernels are there for this run's rotary positions, clipping and Adafactor, on CUDA."""
+    if not compiled or device.type != "cuda":
+        yield
+        return
     with ThreadPoolExecutor(1) as thread:
-        done = thread.submit(_compile, config, device)
+        index = torch.cuda.current_device() if device.index is None else device.index  # another thread may have another
+        done = thread.submit(_compile, config, torch.device("cuda", index))
         yield
         done.result()
 
@@ -56,11 +60,13 @@ def _attend_once(config: ModelConfig) -> None:
 
 
 def _update_once(config: OptimConfig) -> None:
-    weights = [torch.zeros(16, 16, device="cuda"), torch.zeros(16, device="cuda")]
-    for each in weights:
-        each.grad = torch.zeros_like(each)
+    parameters = [torch.zeros(16, 16, device="cuda"), torch.zeros(16, device="cuda")]
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
     zero = torch.zeros((), device="cuda")
-    optimizer: Optimizer = SGD(weights)
+    optimizer: Optimizer
     if config.name == "adafactor":
-        optimizer = Adafactor(weights, zero.clone(), scale_parameter=config.scale_parameter, compiled=True)
-    update(weights, [optimizer], zero, zero, config.clip_norm, compiled=True)
+        optimizer = Adafactor(parameters, zero.clone(), scale_parameter=config.scale_parameter, compiled=True)
+    else:
+        optimizer = SGD(parameters)  # of the others only clipping has a kernel of ours, the same for all
+    update(parameters, [optimizer], zero, zero, config.clip_norm, compiled=True)

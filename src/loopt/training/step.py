@@ -136,8 +136,8 @@ def update(
     clip_norm: float,
     compiled: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Clip the gradient and take a step; the gradient's norm, and whether it and the loss are finite. Where they are
-    not, nothing moves."""
+    """Take a step by the clipped gradient; the gradient's norm before that, and whether it and the loss are finite.
+    Where they are not, nothing moves."""
     grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
     grad_norm = whole(torch.nn.utils.get_total_norm(grads))
     finite = loss.isfinite() & grad_norm.isfinite()
@@ -145,7 +145,7 @@ def update(
     set_lr(optimizers, lr * finite)
     for optimizer in optimizers:
         if isinstance(optimizer, Adafactor):
-            optimizer.step(grad_factor=kept)  # that only reads gradients, and saves writing them
+            optimizer.step(grad_factor=kept)  # clips as it reads, which saves writing all gradients
         else:
             _scale_or_zero(optimizer, kept, compiled)
             optimizer.step()

@@ -118,6 +118,7 @@ class TextStep(Step):
         """Add the copy's gradients to those in float32, which sum over all parts of the batch."""
         parameters = list(self.model.parameters())
         computed = [parameter.grad for parameter in self.computing.parameters() if parameter.grad is not None]
+        assert len(computed) == len(parameters), "a parameter has no gradient"
         sums = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if sums:
             torch._foreach_add_(sums, computed)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Generator
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -206,8 +205,7 @@ class _Trainer:
         """The model with this plan, its optimizers, and what it is trained on."""
         # The config of one stage, in which nothing grows.
         config = replace(self.config, model=replace(self.config.model, plan=plan), stacking=StackingConfig())
-        ahead = self.compiled and self.device.type == "cuda"
-        with compiling_ahead(config, self.device) if ahead else nullcontext():
+        with compiling_ahead(config, self.device, self.compiled):
             self.model = build_model(config, self.device)
         self.model.loop.recompute = self.session.recompute
         done, compiled = self.step, self.compiled
