@@ -22,8 +22,6 @@ from loopt.training.trainer import build_model
 from tiny_runs import TINY
 
 CPU = torch.device("cpu")
-
-
 GPU = torch.device("cuda", 0)  # named only: what would use it is replaced
 
 
