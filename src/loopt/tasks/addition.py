@@ -119,10 +119,10 @@ class Addition(Task):
         tokens = torch.cat([question, written], dim=1)
         labels = torch.where(written == PAD, IGNORE, written)
         # The label of a position is the token after it, from "=" on; the last token has none after it.
-        answers = F.pad(labels, (question.shape[1] - 1, 1), value=IGNORE)
+        before_equals = question.shape[1] - 1
+        answers = F.pad(labels, (before_equals, 1), value=IGNORE)
         if self.supervision == "last":
             return Batch(tokens, answers, answers)
-        before_equals = question.shape[1] - 1
         targets = torch.cat([_column_labels(digits)[:, :before_equals], answers[:, before_equals:]], dim=1)
         return Batch(tokens, targets, answers)
 
@@ -186,8 +186,8 @@ class Addition(Task):
 def _column_labels(digits: Tensor) -> Tensor:
     """[batch, operands, digits] -> [batch, operands * (digits + 1)]: a digit of each column's sum so far.
 
-    The last digit alone can be had by adding operand after operand, one in a layer, and a model that has found this way
-    stays with it; the digit before it asks for the size of the sum, which attention over all operands gives.
+    The last digit alone can be had by adding operand after operand, one in a layer, and models that had found this way
+    stayed with it; the digit before it asks for the size of the sum, which attention over all operands gives.
     """
     columns = digits.cumsum(1)  # [batch, operands, digits]
     labels = columns // 10 % 10
