@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import doctest
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from loopt.plan import InputError
 from loopt.tasks import IGNORE, addition
 from loopt.tasks.addition import END, EQUALS, PAD, Addition
+from loopt.tasks.base import Supervision
 
 torch.set_num_threads(1)
 
@@ -29,10 +30,15 @@ def ids(written: str) -> list[int]:
     return ["0123456789+=".index(symbol) for symbol in written]
 
 
-@given(counts=counts, digits=st.integers(1, 6), seed=seeds, split=splits, first=st.integers(0, 2**61))
+rooms = st.sampled_from([0, 40, 43])
+
+
+@given(counts=counts, digits=st.integers(1, 6), room=rooms, seed=seeds, split=splits, first=st.integers(0, 2**61))
 @settings(max_examples=150, deadline=None)
-def test_sampler_agrees_with_solver(counts: list[int], digits: int, seed: int, split: Any, first: int) -> None:
-    task = Addition(operands=tuple(counts), digits=digits, supervision="every")
+def test_sampler_agrees_with_solver(
+    counts: list[int], digits: int, room: int, seed: int, split: Any, first: int
+) -> None:
+    task = Addition(operands=tuple(counts), digits=digits, supervision="every", room=room)
     batch = task.sample(range(first, first + 2 * len(counts)), seed, split)
     assert batch.tokens.shape == batch.targets.shape == batch.answers.shape == (2 * len(counts), task.length)
     assert batch.targets.tolist() == [task.solve(tokens) for tokens in batch.tokens.tolist()]
@@ -48,6 +54,33 @@ def test_sampler_agrees_with_solver(counts: list[int], digits: int, seed: int, s
 def test_supervision_at_every_digit_is_for_its_column_so_far() -> None:
     labels = Addition(operands=4, supervision="every").solve(ids("315+120+945+886="))
     assert labels == [0, 0, 0, IGNORE, 4, 3, 5, IGNORE, 1, 0, 1, IGNORE, 1, 5, 6, 2]
+
+
+@given(counts=counts, digits=st.integers(1, 4), seed=seeds, supervision=st.sampled_from(get_args(Supervision)))
+@settings(max_examples=80, deadline=None)
+def test_room_puts_all_sums_in_one_place(counts: list[int], digits: int, seed: int, supervision: Supervision) -> None:
+    """And changes nothing but the padding around an example."""
+    room = Addition(operands=tuple(counts), digits=digits, supervision=supervision, room=40)
+    batch = room.sample(range(3 * len(counts)), seed, "train")
+    assert room.length == Addition(operands=40, digits=digits).length == batch.tokens.shape[1]
+    assert (batch.tokens[:, 40 * (digits + 1) - 1] == EQUALS).all()
+    for part in room.parts:
+        assert part.length == room.length
+        padded = part.sample(range(3), seed, "train")
+        plain = replace(part, room=0).sample(range(3), seed, "train")
+        front = (40 - part.operands[0]) * (digits + 1)  # type: ignore[attr-defined]
+        for name, filler in (("tokens", PAD), ("targets", IGNORE), ("answers", IGNORE)):
+            found, expected = getattr(padded, name), getattr(plain, name)
+            inside = slice(front, front + expected.shape[1])
+            assert torch.equal(found[:, inside], expected)
+            assert (found[:, :front] == filler).all()
+            assert (found[:, inside.stop :] == filler).all()
+        for tokens, unpadded in zip(padded.tokens.tolist(), plain.tokens.tolist(), strict=True):
+            assert room.render(tokens) == room.render(unpadded)
+
+
+def test_room_is_kept_by_tests_of_other_lengths() -> None:
+    assert {test.length for test in Addition(operands=(2, 32), room=32).tests.values()} == {134}
 
 
 @given(counts=st.integers(1, 40), digits=st.integers(1, 25), seed=seeds)
@@ -225,6 +258,9 @@ def test_render_fits_a_terminal() -> None:
         ({"test_operands": 1.5}, "test_operands=1.5; allowed are integers, 1 or more"),
         ({"test_operands": (8, 8)}, "test_operands=(8, 8); allowed are different integers"),
         ({"supervision": "all"}, "supervision='all'; allowed are last, every"),
+        ({"room": -1}, "room=-1; allowed are integers, 0 or more"),
+        ({"room": 31}, "room=31; allowed are 32 or more, the most operands, or 0"),
+        ({"operands": 2, "room": 8}, "room=8; allowed are 32 or more, the most operands, or 0"),
         ({"digits": 0}, "digits=0; allowed are integers, 1 to 1000"),
         ({"digits": 1001}, "digits=1001; allowed are integers, 1 to 1000"),
         ({"digits": True}, "digits=True; allowed are integers, 1 to 1000"),
@@ -243,6 +279,7 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
         ([], "tokens=''; allowed are operands followed by '='"),
         (ids("123+456"), "tokens='123+456'; allowed are operands followed by '='"),
         (ids("123+45="), "operand='45'; allowed are numbers of 3 digits"),
+        ([PAD, *ids("1"), PAD, *ids("2=")], "operand='1pad2'; allowed are numbers of 3 digits"),
         (ids("="), "operand=''; allowed are numbers of 3 digits"),
         ([1, 2, END, EQUALS], "operand='12end'; allowed are numbers of 3 digits"),
         ([1, 2, 14], "token=14; allowed are integers, 0 to 13"),

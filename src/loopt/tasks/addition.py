@@ -2,7 +2,7 @@
 
 Operands have leading zeros up to a fixed number of digits; their sum is written without any, most significant digit
 first, and an end token closes it. Examples with one number of operands have one length: where a sum has fewer digits
-than it could have, padding follows its end.
+than it could have, padding follows its end. With ``room`` all examples have one length, and all sums one place.
 
 >>> print(Addition(operands=4).render([3, 1, 5, 10, 1, 2, 0, 10, 0, 4, 5, 10, 8, 2, 4, 11]))
 4 operands of 3 digits: answer 1304
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile, takewhile
 from typing import ClassVar, get_args
 
 import torch
@@ -60,6 +61,9 @@ class Addition(Task):
     supervision: Supervision = field(default="last", metadata=ADDED_LATER)
     """Where the loss looks: at the sum, or also at every digit of an operand, for what its column adds up to so far: in
     the second, fourth, … operand for that sum's last digit, in the others for the one before it."""
+    room: int = field(default=0, metadata=ADDED_LATER)
+    """For how many operands there is room: padding stands in front of fewer, so that all sums are written in the same
+    place; 0: no padding in front."""
 
     def __post_init__(self) -> None:
         for name in ("operands", "test_operands"):
@@ -69,6 +73,10 @@ class Addition(Task):
             object.__setattr__(self, name, counts)
         check_integer(self.name, "digits", self.digits, 1, MAX_DIGITS)
         check_choice(self.name, "supervision", self.supervision, get_args(Supervision))
+        check_integer(self.name, "room", self.room, 0)
+        most = max(self.operands + self.test_operands)
+        if 0 < self.room < most:
+            raise InputError(f"task addition: room={self.room}; allowed are {most} or more, the most operands, or 0")
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
@@ -76,7 +84,7 @@ class Addition(Task):
 
     @property
     def length(self) -> int:
-        most = max(self.operands)
+        most = self.room or max(self.operands)
         return most * (self.digits + 1) + self._most_digits_of_sum(most) + 1
 
     def _most_digits_of_sum(self, operands: int) -> int:
@@ -121,9 +129,14 @@ class Addition(Task):
         # The label of a position is the token after it, from "=" on; the last token has none after it.
         before_equals = question.shape[1] - 1
         answers = F.pad(labels, (before_equals, 1), value=IGNORE)
-        if self.supervision == "last":
-            return Batch(tokens, answers, answers)
-        targets = torch.cat([_column_labels(digits)[:, :before_equals], answers[:, before_equals:]], dim=1)
+        targets = answers
+        if self.supervision == "every":
+            targets = torch.cat([_column_labels(digits)[:, :before_equals], answers[:, before_equals:]], dim=1)
+        if self.room:
+            front = (self.room - operands) * (self.digits + 1)
+            around = (front, self.length - front - tokens.shape[1])
+            tokens = F.pad(tokens, around, value=PAD)  # [batch, length]
+            targets, answers = (F.pad(one, around, value=IGNORE) for one in (targets, answers))
         return Batch(tokens, targets, answers)
 
     def _written_sum(self, digits: Tensor) -> Tensor:
@@ -149,7 +162,7 @@ class Addition(Task):
 
     def solve(self, tokens: Sequence[int]) -> list[int]:
         operands = self._read(tokens)
-        labels: list[int] = []
+        labels = [IGNORE for _ in takewhile(PAD.__eq__, tokens)]
         columns = [0] * self.digits
         for number, operand in enumerate(operands, start=1):
             columns = [column + int(digit) for column, digit in zip(columns, operand, strict=True)]
@@ -169,14 +182,15 @@ class Addition(Task):
         return "\n".join(lines)
 
     def _read(self, tokens: Sequence[int]) -> list[str]:
-        """The operands, as they are written; whatever follows the first "=" is not looked at."""
+        """The operands, as they are written, after any padding; whatever follows the first "=" is not looked at."""
         ids = [int(token) for token in tokens]
         for token in ids:
             check_integer(self.name, "token", token, 0, len(VOCABULARY) - 1)
         if EQUALS not in ids:
             text = "".join(VOCABULARY[token] for token in ids)
             raise InputError(f"task addition: tokens={text!r}; allowed are operands followed by '='")
-        operands = "".join(VOCABULARY[token] for token in ids[: ids.index(EQUALS)]).split("+")
+        question = dropwhile(PAD.__eq__, ids[: ids.index(EQUALS)])
+        operands = "".join(VOCABULARY[token] for token in question).split("+")
         for operand in operands:
             if len(operand) != self.digits or not operand.isdecimal():
                 raise InputError(f"task addition: operand={operand!r}; allowed are numbers of {self.digits} digits")
