@@ -20,6 +20,7 @@ torch.set_num_threads(1)
 seeds = st.integers(-(2**63), 2**63 - 1)
 splits = st.sampled_from(["train", "validation", "test"])
 counts = st.lists(st.integers(1, 40), min_size=1, max_size=4, unique=True)
+rooms = st.sampled_from([0, 40, 43])
 
 
 def text(tokens: list[int]) -> str:
@@ -28,9 +29,6 @@ def text(tokens: list[int]) -> str:
 
 def ids(written: str) -> list[int]:
     return ["0123456789+=".index(symbol) for symbol in written]
-
-
-rooms = st.sampled_from([0, 40, 43])
 
 
 @given(counts=counts, digits=st.integers(1, 6), room=rooms, seed=seeds, split=splits, first=st.integers(0, 2**61))
@@ -206,6 +204,12 @@ def test_solver_on_cases_worked_by_hand(question: str, answer: str) -> None:
     assert task.solve([*ids(question + wrong), PAD, EQUALS]) == labels
 
 
+def test_solver_reads_a_row_of_a_batch_as_it_is() -> None:
+    task = Addition(operands=4, supervision="every", room=32)
+    batch = task.sample(range(2), 0, "test")
+    assert [task.solve(tokens) for tokens in batch.tokens] == batch.targets.tolist()  # type: ignore[arg-type]
+
+
 def test_docstring_example() -> None:
     assert doctest.testmod(addition).failed == 0
 
@@ -259,8 +263,8 @@ def test_render_fits_a_terminal() -> None:
         ({"test_operands": (8, 8)}, "test_operands=(8, 8); allowed are different integers"),
         ({"supervision": "all"}, "supervision='all'; allowed are last, every"),
         ({"room": -1}, "room=-1; allowed are integers, 0 or more"),
-        ({"room": 31}, "room=31; allowed are 32 or more, the most operands, or 0"),
-        ({"operands": 2, "room": 8}, "room=8; allowed are 32 or more, the most operands, or 0"),
+        ({"room": 31}, "room=31; allowed are 32 or more, as many as are added, or 0"),
+        ({"operands": 2, "room": 8}, "room=8; allowed are 32 or more, as many as are added, or 0"),
         ({"digits": 0}, "digits=0; allowed are integers, 1 to 1000"),
         ({"digits": 1001}, "digits=1001; allowed are integers, 1 to 1000"),
         ({"digits": True}, "digits=True; allowed are integers, 1 to 1000"),

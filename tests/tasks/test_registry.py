@@ -11,13 +11,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from loopt import tasks
 from loopt.plan import InputError
-from loopt.tasks import PHop
+from loopt.tasks import Addition, PHop
 from loopt.tasks.random_bits import Stream, TensorStream
 
-# Every task as it is by default, and those that can be supervised at every position, so.
+# Every task as it is by default, those that can be supervised at every position, so, and padding in front.
 SAMPLED = [tasks.get(name) for name in tasks.names()]
 SAMPLED += [replace(task, supervision="every") for task in SAMPLED if hasattr(task, "supervision")]  # type: ignore[type-var]
-sampled = pytest.mark.parametrize("task", SAMPLED, ids=lambda task: f"{task.name} {getattr(task, 'supervision', '')}")
+SAMPLED += [Addition(supervision="every", room=32)]
+sampled = pytest.mark.parametrize("task", SAMPLED, ids=str)
 
 
 class NoHostIndices(TorchDispatchMode):

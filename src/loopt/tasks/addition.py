@@ -76,7 +76,7 @@ class Addition(Task):
         check_integer(self.name, "room", self.room, 0)
         most = max(self.operands + self.test_operands)
         if 0 < self.room < most:
-            raise InputError(f"task addition: room={self.room}; allowed are {most} or more, the most operands, or 0")
+            raise InputError(f"task addition: room={self.room}; allowed are {most} or more, as many as are added, or 0")
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
@@ -162,7 +162,7 @@ class Addition(Task):
 
     def solve(self, tokens: Sequence[int]) -> list[int]:
         operands = self._read(tokens)
-        labels = [IGNORE for _ in takewhile(PAD.__eq__, tokens)]
+        labels = [IGNORE for _ in takewhile(lambda token: token == PAD, tokens)]
         columns = [0] * self.digits
         for number, operand in enumerate(operands, start=1):
             columns = [column + int(digit) for column, digit in zip(columns, operand, strict=True)]
@@ -189,7 +189,7 @@ class Addition(Task):
         if EQUALS not in ids:
             text = "".join(VOCABULARY[token] for token in ids)
             raise InputError(f"task addition: tokens={text!r}; allowed are operands followed by '='")
-        question = dropwhile(PAD.__eq__, ids[: ids.index(EQUALS)])
+        question = dropwhile(lambda token: token == PAD, ids[: ids.index(EQUALS)])
         operands = "".join(VOCABULARY[token] for token in question).split("+")
         for operand in operands:
             if len(operand) != self.digits or not operand.isdecimal():

@@ -56,7 +56,7 @@ class Task(ABC):
     @property
     def parts(self) -> tuple[Task, ...]:
         """What a training batch is made of: tasks of one length each, in equal shares. A mixture has several, so that
-        no work is spent on padding; they read the same vocabulary."""
+        no work is spent on making them equally long; they read the same vocabulary."""
         return (self,)
 
     @property
