@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import dropwhile, takewhile
 from typing import ClassVar, get_args
 
 import torch
@@ -102,20 +101,19 @@ class Addition(Task):
         """Example i of a mixture of k numbers of operands is example i // k of its part number i % k."""
         kinds = len(self.operands)
         if kinds == 1:
-            return self._one_length(self.operands[0], indices, stream)
+            return self._with(self.operands[0], indices, stream)
         which, index = (indices % kinds)[:, None], indices // kinds  # [batch, 1], [batch]
         tokens = indices.new_full((len(indices), self.length), PAD)
         targets = answers = torch.full_like(tokens, IGNORE)
         for part, operands in enumerate(self.operands):
-            batch = self._one_length(operands, index, stream)
-            missing = (0, self.length - batch.tokens.shape[1])
-            tokens = torch.where(which == part, F.pad(batch.tokens, missing, value=PAD), tokens)
-            targets = torch.where(which == part, F.pad(batch.targets, missing, value=IGNORE), targets)
-            answers = torch.where(which == part, F.pad(batch.answers, missing, value=IGNORE), answers)
+            batch = self._with(operands, index, stream)
+            tokens = torch.where(which == part, batch.tokens, tokens)
+            targets = torch.where(which == part, batch.targets, targets)
+            answers = torch.where(which == part, batch.answers, answers)
         return Batch(tokens, targets, answers)
 
-    def _one_length(self, operands: int, indices: Tensor, stream: Stream) -> Batch:
-        """Examples with this many operands."""
+    def _with(self, operands: int, indices: Tensor, stream: Stream) -> Batch:
+        """Examples with this many operands, as long as this task's are."""
         batch, draws = len(indices), operands * self.digits
         # Not one purpose for all: the first operands of longer examples would be those of the shorter ones.
         drawn = stream.integers(indices, draws, 10, f"digits of {operands} operands")
@@ -132,12 +130,10 @@ class Addition(Task):
         targets = answers
         if self.supervision == "every":
             targets = torch.cat([_column_labels(digits)[:, :before_equals], answers[:, before_equals:]], dim=1)
-        if self.room:
-            front = (self.room - operands) * (self.digits + 1)
-            around = (front, self.length - front - tokens.shape[1])
-            tokens = F.pad(tokens, around, value=PAD)  # [batch, length]
-            targets, answers = (F.pad(one, around, value=IGNORE) for one in (targets, answers))
-        return Batch(tokens, targets, answers)
+        front = max(0, self.room - operands) * (self.digits + 1)
+        around = (front, self.length - front - tokens.shape[1])
+        targets, answers = (F.pad(one, around, value=IGNORE) for one in (targets, answers))  # [batch, length] each
+        return Batch(F.pad(tokens, around, value=PAD), targets, answers)
 
     def _written_sum(self, digits: Tensor) -> Tensor:
         """[batch, operands, digits] -> [batch, most digits of a sum + 1]: the sum, its end, and padding.
@@ -162,7 +158,7 @@ class Addition(Task):
 
     def solve(self, tokens: Sequence[int]) -> list[int]:
         operands = self._read(tokens)
-        labels = [IGNORE for _ in takewhile(lambda token: token == PAD, tokens)]
+        labels = [IGNORE] * _padding_in_front(tokens)
         columns = [0] * self.digits
         for number, operand in enumerate(operands, start=1):
             columns = [column + int(digit) for column, digit in zip(columns, operand, strict=True)]
@@ -189,12 +185,16 @@ class Addition(Task):
         if EQUALS not in ids:
             text = "".join(VOCABULARY[token] for token in ids)
             raise InputError(f"task addition: tokens={text!r}; allowed are operands followed by '='")
-        question = dropwhile(lambda token: token == PAD, ids[: ids.index(EQUALS)])
+        question = ids[_padding_in_front(ids) : ids.index(EQUALS)]
         operands = "".join(VOCABULARY[token] for token in question).split("+")
         for operand in operands:
             if len(operand) != self.digits or not operand.isdecimal():
                 raise InputError(f"task addition: operand={operand!r}; allowed are numbers of {self.digits} digits")
         return operands
+
+
+def _padding_in_front(tokens: Sequence[int]) -> int:
+    return next((place for place, token in enumerate(tokens) if token != PAD), len(tokens))
 
 
 def _column_labels(digits: Tensor) -> Tensor:
