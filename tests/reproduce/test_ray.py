@@ -70,7 +70,7 @@ def results(jobs: list[Job], places: Places) -> list[dict[str, Any]]:
     return found
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 40) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 150) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -165,8 +165,10 @@ def test_a_signal_saves_all_rows_and_stops(tmp_path: Path, number: signal.Signal
     said: list[str] = []
 
     def interrupt() -> None:
-        wait_for(lambda: all(logged(job, places) for job in jobs))
-        os.kill(os.getpid(), number)
+        try:
+            wait_for(lambda: all(logged(job, places) for job in jobs))
+        finally:  # without it the rows would train for ever
+            os.kill(os.getpid(), number)
 
     thread = threading.Thread(target=interrupt)
     thread.start()

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib.util
+from pathlib import Path
+
+import torch
 
 from loopt.model import Attend, Layer, LoopedTransformer, ModelConfig
 
@@ -33,10 +37,22 @@ def own_attention(config: ModelConfig) -> Attend | None:
     return None
 
 
+def tell_compiled_graphs_apart() -> None:
+    """Have torch keep the graphs it compiles apart by the text of our kernels. It knows an operator in its cache by the
+    name alone, so a graph compiled for another version of ours would be taken, and fail or compute something else."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    tag = "loopt-" + hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+    config = torch.compiler.config
+    if tag not in config.cache_key_tag:
+        config.cache_key_tag += tag
+
+
 def speed_up(model: LoopedTransformer) -> None:
     """Compile the layers, one compilation serving all layers and loops, and on CUDA take our own attention kernel
     where it fits, or else that for rotary positions. The model computes what it did, but for rounding."""
     ours = own_attention(model.config) if model.token_embedding.weight.is_cuda and has_triton() else None
+    if ours is not None:
+        tell_compiled_graphs_apart()
     for layer in model.loop.layers:
         assert isinstance(layer, Layer)
         if ours is not None:
