@@ -2,36 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
-from loopt import kernels
+from loopt import LoopedTransformer, LoopPlan, ModelConfig, kernels
+
+Version = Callable[[str], str]
 
 
 @pytest.fixture
-def tag_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """The tag that torch's cache has with these kernels, starting from another one."""
+def version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Version]:
+    """Have our kernels be this text; the tag that torch's cache has then."""
+    monkeypatch.setattr(kernels, "__file__", str(tmp_path / "__init__.py"))
 
-    def tag(source: str, before: str = "") -> str:
-        (tmp_path / "attention.py").write_text(source)
-        monkeypatch.setattr(kernels, "__file__", str(tmp_path / "__init__.py"))
-        with torch.compiler.config.patch(cache_key_tag=before):
-            kernels.tell_compiled_graphs_apart()
-            return str(torch.compiler.config.cache_key_tag)
+    def become(text: str) -> str:
+        (tmp_path / "attention.py").write_text(text)
+        kernels.tell_compiled_graphs_apart()
+        return str(torch.compiler.config.cache_key_tag)
 
-    return tag
-
-
-def test_by_the_text_of_the_kernels(tag_of: Callable[..., str]) -> None:
-    assert tag_of("one") == tag_of("one") != tag_of("other")
+    with torch.compiler.config.patch(cache_key_tag="mine"):
+        yield become
 
 
-def test_a_users_tag_stays(tag_of: Callable[..., str]) -> None:
-    assert tag_of("one", before="mine") == "mine" + tag_of("one")
+def test_a_users_tag_stays_and_ours_is_there_once(version: Version) -> None:
+    once = version("one")
+    assert once.startswith("mineloopt-")
+    assert version("one") == once
+    assert version("other") != once
 
 
-def test_saying_so_again_changes_nothing(tag_of: Callable[..., str]) -> None:
-    assert tag_of("one", before=tag_of("one")) == tag_of("one")
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+def test_torch_takes_what_it_compiled_for_the_same_version_alone(
+    version: Version, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+
+    def taken_from_the_cache(text: str) -> bool:
+        with torch.compiler.config.patch(cache_key_tag=""):
+            version(text)
+            torch._dynamo.reset()
+            counters.clear()
+            torch.compile(lambda x: x.sin() + 1)(torch.ones(3))
+            return bool(counters["inductor"]["fxgraph_cache_hit"])
+
+    assert [taken_from_the_cache(text) for text in ("one", "one", "other", "one")] == [False, True, False, True]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_model_with_kernels_of_ours_asks_for_it() -> None:
+    model = LoopedTransformer(ModelConfig(LoopPlan.parse("1x1"), 16, 1, 8, vocab_size=3, max_len=4)).cuda()
+    with torch.compiler.config.patch(cache_key_tag=""):
+        kernels.speed_up(model)
+        assert torch.compiler.config.cache_key_tag.startswith("loopt-")

@@ -164,16 +164,22 @@ def test_a_signal_saves_all_rows_and_stops(tmp_path: Path, number: signal.Signal
     jobs, places = rows(replace(LONG, steps=FOREVER, log_every=1, eval_every=FOREVER)), places_in(tmp_path)
     said: list[str] = []
 
+    over = threading.Event()
+
     def interrupt() -> None:
         try:
-            wait_for(lambda: all(logged(job, places) for job in jobs))
-        finally:  # without it the rows would train for ever
-            os.kill(os.getpid(), number)
+            wait_for(lambda: over.is_set() or all(logged(job, places) for job in jobs))
+        finally:  # the rows would train for ever
+            if not over.is_set():
+                os.kill(os.getpid(), number)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    stopped, diverged = run_on_ray(jobs, places, CPU, said.append)
-    thread.join()
+    try:
+        stopped, diverged = run_on_ray(jobs, places, CPU, said.append)
+    finally:
+        over.set()
+        thread.join()
     assert stopped == Outcome(False, stopped.step, f"stopped by {number.name}", signal=number)
     assert not diverged
     assert sorted(said) == [f"{job.name}: stopped by {number.name}, saved at step {saved(job, places)}" for job in jobs]
