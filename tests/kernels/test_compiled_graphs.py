@@ -36,6 +36,7 @@ def test_a_users_tag_stays_and_ours_is_there_once(version: Version) -> None:
     assert version("other") != once
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what torch itself uses
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
 def test_torch_takes_what_it_compiled_for_the_same_version_alone(
     version: Version, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
