@@ -18,10 +18,12 @@ Version = Callable[[str], str]
 @pytest.fixture
 def version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Version]:
     """Have our kernels be this text; the tag that torch's cache has then."""
-    monkeypatch.setattr(kernels, "__file__", str(tmp_path / "__init__.py"))
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    monkeypatch.setattr(kernels, "__file__", str(folder / "__init__.py"))
 
     def become(text: str) -> str:
-        (tmp_path / "attention.py").write_text(text)
+        (folder / "attention.py").write_text(text)
         kernels.tell_compiled_graphs_apart()
         return str(torch.compiler.config.cache_key_tag)
 

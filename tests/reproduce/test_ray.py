@@ -163,7 +163,6 @@ def test_the_time_limit_stops_all_rows_and_the_same_call_goes_on(tmp_path: Path)
 def test_a_signal_saves_all_rows_and_stops(tmp_path: Path, number: signal.Signals) -> None:
     jobs, places = rows(replace(LONG, steps=FOREVER, log_every=1, eval_every=FOREVER)), places_in(tmp_path)
     said: list[str] = []
-
     over = threading.Event()
 
     def interrupt() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.util
 from pathlib import Path
 
 import torch
 
+from loopt._version import source_hash
 from loopt.model import Attend, Layer, LoopedTransformer, ModelConfig
 
 
@@ -41,9 +41,7 @@ def tell_compiled_graphs_apart() -> None:
     """Have torch keep the graphs it compiles from now on apart by the text of our kernels. It knows an operator in its
     cache by the name alone, so a graph compiled for another version of ours would be taken, and fail or compute
     something else. The tag is one for the whole process: what others compile gets it too, which costs them a miss."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    assert files, f"no kernels beside {__file__}"
-    tag = "loopt-" + hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
+    tag = f"loopt-{source_hash(Path(__file__).parent)}"
     config = torch.compiler.config
     if tag not in config.cache_key_tag:
         config.cache_key_tag += tag
