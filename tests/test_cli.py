@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ from loopt.cli import COMMANDS
 from loopt.report.drawing import human
 from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.reproduce.experiment import jobs_of
+from loopt.tasks import IGSM
+from loopt.training import train
 from tiny_text_runs import documents, text_directory
 
 TINY = [
@@ -205,11 +208,20 @@ def test_train_evaluate_and_train_again_from_the_config(tmp_path: Path, capsys: 
         "--checkpoint 7": "no checkpoint of step 7; it has",
         "--loops 0": "loops must be 1 or more",
         "--loops 2 20000": "at most 10000",
+        "--by-difficulty": "task phop has no difficulties to tell apart; allowed is a run of igsm",
     }.items():
         assert run("eval", "first", *options.split()) == 2
         refused = capsys.readouterr()
         assert told in refused.err
         assert not refused.out
+
+
+def test_a_model_is_measured_difficulty_by_difficulty(tmp_path: Path, capsys: Captured) -> None:
+    config = replace(tiny_runs.TINY, task=IGSM(statements=4, needed=(1, 3)), steps=6)
+    train(config, tmp_path / "first", tiny_runs.CPU)
+    assert run("eval", "first", "--by-difficulty", "--loops", "1", "2", "--examples", "16") == 0
+    rows = re.findall(r"│ +(1x\d)(?: \(trained\))? +│ +(\d needed) │ +16 │ +\S+% │ +\S+ │", capsys.readouterr().out)
+    assert rows == [(plan, f"{m} needed") for plan in ("1x1", "1x2") for m in (1, 2, 3)]
 
 
 def test_a_language_model_is_trained_on_files_of_text_and_measured(tmp_path: Path, capsys: Captured) -> None:

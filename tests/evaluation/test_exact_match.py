@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
-from loopt.evaluation import Score, exact_match, mean_score, score_tests
+from loopt.evaluation import Score, exact_match, mean_score, score_each
 from loopt.plan import PlanError
 from loopt.tasks import IGNORE, Addition, Batch, PHop, Task
 from loopt.tasks.random_bits import Stream
@@ -106,13 +106,13 @@ def test_every_test_of_a_task_has_a_score_of_its_own() -> None:
     torch.manual_seed(0)
     model = LoopedTransformer(sizes)
     for loops in (None, 1):
-        scores = score_tests(model, task, "test", 40, 16, loops)
+        scores = score_each(model, task.tests, "test", 40, 16, loops)
         assert list(scores) == ["n=2", "n=3", "n=4"]
         for operands in (2, 3, 4):
             alone = exact_match(model, Addition(operands=operands, digits=1), "test", 40, 16, loops)
             assert scores[f"n={operands}"] == alone
     assert len({score.loss for score in scores.values()}) == 3
-    single = score_tests(build(Running()), Running(), "validation", 61, 16)
+    single = score_each(build(Running()), Running().tests, "validation", 61, 16)
     assert single == {"running": exact_match(build(Running()), Running(), "validation", 61, 16)}
 
 

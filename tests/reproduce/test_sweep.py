@@ -13,11 +13,13 @@ import pytest
 import tiny_runs
 from loopt import __version__
 from loopt.evaluation import exact_match
-from loopt.plan import InputError
-from loopt.reproduce.experiment import Experiment, Job, jobs_of
+from loopt.plan import InputError, LoopPlan
+from loopt.report.curves import draw_by_difficulty
+from loopt.reproduce.experiment import Experiment, Job, Scale, jobs_of
 from loopt.reproduce.sweep import Places, run_locally, state_of
-from loopt.reproduce.table import by_loops
-from loopt.runs import Run, RunError, codec
+from loopt.reproduce.table import by_difficulty, by_loops
+from loopt.runs import Run, RunError, TrainConfig, codec
+from loopt.tasks import IGSM
 from loopt.training import Outcome, Session
 from loopt.training.progress import ProgressLines
 from loopt.training.trainer import Company
@@ -218,6 +220,29 @@ def test_models_are_measured_with_other_loops_where_asked(tmp_path: Path) -> Non
     assert found["by_loops"] == expected
     assert found["by_loops"]["2"] == found["result"]["accuracy"]
     assert by_loops(experiment, "cpu", tmp_path / "results") == {"1x2-p1": {int(n): a for n, a in expected.items()}}
+
+
+def test_models_are_measured_on_each_difficulty_of_their_task(tmp_path: Path) -> None:
+    task = IGSM(modulus=3, statements=3, needed=(1, 3))
+
+    def problems(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
+        model = replace(tiny_runs.TINY.model, plan=plan)
+        return replace(tiny_runs.TINY, task=task, model=model, steps=6)
+
+    experiment = replace(SUMS, name="problems", columns_of=lambda variant, scale: {"igsm": "n=8"}, configure=problems)
+    sweep(experiment, tmp_path)
+    rows = by_difficulty(experiment, "cpu", tmp_path / "results")
+    assert list(rows) == [row.plan for row in experiment.rows]
+    for job in jobs_of(experiment, "cpu", 1):
+        model, config = Run.load(places_in(tmp_path).run_of(job)).load_model(), job.config
+        assert rows[job.row.plan] == {
+            f"{m} needed": exact_match(model, replace(task, needed=(m, m)), "test", config.test_examples, 4).accuracy
+            for m in (1, 2, 3)
+        }
+    assert by_difficulty(HOPS, "cpu", tmp_path / "results") == {}
+    picture = tmp_path / "difficulty.png"
+    draw_by_difficulty(rows, picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,18 @@ def test_what_every_problem_keeps_to(task: IGSM, seed: int) -> None:
             depths(uses, name)  # every statement can be worked out, those that are not needed too
 
 
+@given(task=tasks(), seed=seeds)
+@settings(max_examples=20, deadline=None)
+def test_a_difficulty_has_one_number_of_needed_statements_and_all_else_of_the_task(task: IGSM, seed: int) -> None:
+    fewest, most = task.needed
+    assert list(task.difficulties) == [f"{m} needed" for m in range(fewest, most + 1)]
+    for m, one in enumerate(task.difficulties.values(), start=fewest):
+        assert replace(one, needed=task.needed) == task  # type: ignore[type-var]
+        assert one.length <= task.length
+        for tokens in one.sample(range(4), seed, "test").tokens.tolist():
+            assert len(depths(*uses_by_name(task, tokens))) == m
+
+
 def test_forms_of_statements() -> None:
     task = IGSM()
     forms: Counter[str] = Counter()

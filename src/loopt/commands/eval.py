@@ -14,7 +14,7 @@ from torch import Tensor
 
 from loopt.commands.parsing import parse_options
 from loopt.devices import DeviceName, pick_device
-from loopt.evaluation import score_tests
+from loopt.evaluation import score_each
 from loopt.evaluation.perplexity import mean_loss, perplexity
 from loopt.model import LoopedTransformer
 from loopt.plan import InputError
@@ -37,6 +37,8 @@ class Options:
     """How often to run the loopable block, a row for each; the plan's own number unless given."""
     checkpoint: str = "best"
     """best, last, or a step."""
+    by_difficulty: bool = False
+    """A row for each difficulty of the task, instead of one for all: of i-GSM, how many statements are needed."""
     split: Literal["validation", "test"] = "test"
     examples: int = 8192
     """How many examples, or sequences of text; of text at most all that was held out."""
@@ -50,6 +52,9 @@ def main(arguments: list[str]) -> int:
     if options.examples < 1:
         raise InputError(f"examples={options.examples}: allowed is 1 or more")
     run = Run.load(options.run)
+    if options.by_difficulty and not (run.config.task and run.config.task.difficulties):
+        what = f"task {run.config.task.name}" if run.config.task else "a language model"
+        raise InputError(f"by-difficulty: {what} has no difficulties to tell apart; allowed is a run of igsm")
     step = run.find(_which(options.checkpoint)).step
     trained = run.config.plan_of_checkpoint(step)
     plans = [trained.with_loops(n) for n in options.loops] or [trained]
@@ -73,7 +78,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _on_task(run: Run, model: LoopedTransformer, options: Options, loops: int | None) -> list[list[str]]:
-    scores = score_tests(model, run.config.task, options.split, options.examples, run.config.batch_size, loops)
+    tasks = run.config.task.difficulties if options.by_difficulty else run.config.task.tests
+    scores = score_each(model, tasks, options.split, options.examples, run.config.batch_size, loops)
     return [[test, str(score.examples), f"{score.accuracy:.2%}", f"{score.loss:.4f}"] for test, score in scores.items()]
 
 

@@ -15,13 +15,13 @@ from loopt.commands.train import report_stop
 from loopt.plan import InputError, LoopPlan
 from loopt.report import sheet as sheets
 from loopt.report.comparison import terminal_table
-from loopt.report.curves import draw_by_loops, require_matplotlib
+from loopt.report.curves import draw_by_difficulty, draw_by_loops, require_matplotlib
 from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.reproduce.experiment import Experiment, Job, Scale, jobs_of
 from loopt.reproduce.quick import QuickResult, claim, quick
 from loopt.reproduce.ray_launcher import run_on_ray
 from loopt.reproduce.sweep import Places, run_locally, state_of
-from loopt.reproduce.table import build_sheet, by_loops
+from loopt.reproduce.table import build_sheet, by_difficulty, by_loops
 from loopt.runs.files import explained
 from loopt.training import Session, presets
 
@@ -183,11 +183,14 @@ def _show(experiment: Experiment, scale: Scale, places: Places) -> None:
         (folder / "table.md").write_text(sheets.markdown(sheet), encoding="utf-8")
         (folder / "table.tex").write_text(sheets.latex(sheet), encoding="utf-8")
         sheets.draw(sheet, folder / "table.png")
-        curves = by_loops(experiment, scale, places.results)
-        if curves:
+        written = ["table.md", "table.tex", "table.png"]
+        if curves := by_loops(experiment, scale, places.results):
             draw_by_loops(curves, experiment.rows[0].plan.blocks[0].loops, folder / "loops.png")
-    drawn = "table.png and loops.png" if curves else "table.png"
-    print(f"Also as table.md, table.tex, {drawn} in {folder}")
+            written.append("loops.png")
+        if graded := by_difficulty(experiment, scale, places.results):
+            draw_by_difficulty(graded, folder / "difficulty.png")
+            written.append("difficulty.png")
+    print(f"Also as {', '.join(written)} in {folder}")
 
 
 def _status(options: StatusOptions) -> int:

@@ -6,6 +6,7 @@ every token so far was right, both have seen the same, and after the first wrong
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -26,15 +27,20 @@ class Score:
     examples: int
 
 
-def score_tests(
-    model: LoopedTransformer, task: Task, split: Split, examples: int, batch_size: int, loops: int | None = None
+def score_each(
+    model: LoopedTransformer,
+    tasks: Mapping[str, Task],
+    split: Split,
+    examples: int,
+    batch_size: int,
+    loops: int | None = None,
 ) -> dict[str, Score]:
-    """The model's score on each of the task's tests, ``examples`` of each."""
-    return {name: exact_match(model, test, split, examples, batch_size, loops) for name, test in task.tests.items()}
+    """The model's score on each of the tasks, such as a task's tests or its difficulties, ``examples`` of each."""
+    return {name: exact_match(model, task, split, examples, batch_size, loops) for name, task in tasks.items()}
 
 
 def mean_score(scores: dict[str, Score]) -> Score:
-    """All tests counted alike."""
+    """All counted alike."""
     count = len(scores)
     accuracy = sum(score.accuracy for score in scores.values()) / count
     loss = sum(score.loss for score in scores.values()) / count

@@ -1,14 +1,14 @@
-"""Accuracy over training, as a figure."""
+"""Accuracy over training, by loops and by difficulty, as figures."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loopt.plan import InputError
+from loopt.plan import InputError, LoopPlan
 from loopt.report.comparison import Comparison
 from loopt.runs.files import explained
 
@@ -78,6 +78,37 @@ def draw_by_loops(curves: Mapping[str, Mapping[int, float]], trained: int, path:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False)
     figure.savefig(path, dpi=140)
+
+
+def draw_by_difficulty(curves: Mapping[LoopPlan, Mapping[str, float]], path: Path) -> None:
+    """Accuracy against difficulty. Rows of one colour have as many layers, and those of one dash run as many."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 3.8), layout="constrained")
+    axes = figure.subplots()
+    colours = _shared_out(("#1769aa", "#2e8b57", "#c77700", "#3c4043"), {plan.distinct_layers for plan in curves})
+    dashes = _shared_out((":", "-.", "--", "-"), {plan.depth for plan in curves})
+    for plan, curve in curves.items():
+        axes.plot(
+            list(curve),
+            [100 * share for share in curve.values()],
+            color=colours[plan.distinct_layers],
+            linestyle=dashes[plan.depth],
+            marker="o",
+            markersize=3,
+            label=plan.typography,
+        )
+    axes.set(ylabel="accuracy, %", ylim=(0, 102))
+    axes.tick_params(axis="x", labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside right center", fontsize=8, frameon=False, handlelength=3.2)
+    figure.savefig(path, dpi=140)
+
+
+def _shared_out(styles: Sequence[str], numbers: set[int]) -> dict[int, str]:
+    """The last style goes to the largest number; where there are more numbers than styles, the smallest share one."""
+    return {number: styles[max(len(styles) - 1 - i, 0)] for i, number in enumerate(sorted(numbers, reverse=True))}
 
 
 def spread(heights: list[float], apart: float) -> list[float]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from loopt.devices import pick_device
-from loopt.evaluation import mean_score, score_tests
+from loopt.evaluation import mean_score, score_each
 from loopt.plan import InputError
 from loopt.reproduce.experiment import Job
 from loopt.runs import Run, checkpoint, codec
@@ -20,7 +20,7 @@ from loopt.training.progress import ProgressLines
 from loopt.training.signals import noted_signals, stopped_by
 
 MOST_EXAMPLES = 8192
-"""For each number of loops."""
+"""For each number of loops, and for each difficulty."""
 
 
 @dataclass(frozen=True)
@@ -123,17 +123,21 @@ def run_job(job: Job, places: Places, session: Session) -> Outcome:
 def keep_result(job: Job, places: Places, session: Session) -> None:
     run = Run.load(places.run_of(job))
     result = result_of(job, run)
-    if job.experiment.loops_to_test:
-        result["by_loops"] = _by_loops(run, job.experiment.loops_to_test, pick_device(session.device))
+    by_loops, by_difficulty = _look_closer(run, job.experiment.loops_to_test, pick_device(session.device))
+    if by_loops:
+        result["by_loops"] = by_loops
+    if by_difficulty:
+        result["by_difficulty"] = by_difficulty
     job.write_result(places.results, result)
 
 
-def _by_loops(run: Run, loops: Sequence[int], device: torch.device) -> dict[str, float]:
-    """Accuracy of the best checkpoint with so many loops."""
+def _look_closer(run: Run, loops: Sequence[int], device: torch.device) -> tuple[dict[str, float], dict[str, float]]:
+    """Accuracy of the best checkpoint with each number of loops, and on each difficulty of its task."""
     config, model = run.config, run.load_model("best").to(device)
-    examples = min(config.test_examples, MOST_EXAMPLES)
-    scores = {n: score_tests(model, config.task, "test", examples, config.batch_size, n) for n in loops}
-    return {str(n): mean_score(score).accuracy for n, score in scores.items()}
+    task, examples, batch = config.task, min(config.test_examples, MOST_EXAMPLES), config.batch_size
+    by_loops = {str(n): mean_score(score_each(model, task.tests, "test", examples, batch, n)).accuracy for n in loops}
+    graded = score_each(model, task.difficulties, "test", examples, batch)
+    return by_loops, {name: score.accuracy for name, score in graded.items()}
 
 
 def result_of(job: Job, run: Run) -> dict[str, Any]:

@@ -28,6 +28,12 @@ def by_loops(experiment: Experiment, scale: Scale, results: Path) -> dict[str, d
     return curves
 
 
+def by_difficulty(experiment: Experiment, scale: Scale, results: Path) -> dict[LoopPlan, dict[str, float]]:
+    """Accuracy on each difficulty, of every row of a table with one run to a row that was measured so."""
+    found = {job.row.plan: job.read_result(results) for job in jobs_of(experiment, scale, 1) if not job.variant}
+    return {plan: one["by_difficulty"] for plan, one in found.items() if one is not None and "by_difficulty" in one}
+
+
 def build_sheet(experiment: Experiment, scale: Scale, results: Path) -> Sheet:
     """The table from the files alone; rows that are not measured yet have no numbers of ours."""
     columns = experiment.columns(scale)

@@ -64,6 +64,11 @@ class Task(ABC):
         """The tasks that a trained model is measured on, by the name a table gives them."""
         return {self.name: self}
 
+    @property
+    def difficulties(self) -> dict[str, Task]:
+        """Tasks of one difficulty each, the easiest first, that this one is a mixture of; none where that is not so."""
+        return {}
+
     def sample(
         self, indices: Tensor | range, seed: int, split: Split, device: torch.device | str | None = None
     ) -> Batch:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, get_args
 
 import torch
@@ -88,6 +88,11 @@ class IGSM(Task):
         """Enough for all that a query can need, and for everything else in all but a few problems in a thousand."""
         most_room = max(ROOM * self.statements, _longest_text(self.needed[1]))
         return min(most_room, _longest_text(self.statements)) + QUERY_TOKENS
+
+    @property
+    def difficulties(self) -> dict[str, Task]:
+        fewest, most = self.needed
+        return {f"{m} needed": replace(self, needed=(m, m)) for m in range(fewest, most + 1)}
 
     def draw(self, indices: Tensor, stream: Stream) -> Batch:
         problem = self._problem(indices, stream)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from loopt.evaluation import mean_score, score_tests
+from loopt.evaluation import mean_score, score_each
 from loopt.kernels import speed_up
 from loopt.model import LoopedTransformer
 from loopt.runs import TrainConfig
@@ -111,8 +111,8 @@ class TaskWork:
         self.step, self.config, self.model = step, step.config, step.model
 
     def validate(self) -> Evaluation:
-        scores = score_tests(
-            self.model, self.config.task, "validation", self.config.eval_examples, self._evaluation_batch()
+        scores = score_each(
+            self.model, self.config.task.tests, "validation", self.config.eval_examples, self._evaluation_batch()
         )
         score = mean_score(scores)
         values = {"validation_accuracy": score.accuracy, "validation_loss": score.loss}
@@ -122,7 +122,7 @@ class TaskWork:
 
     def test(self) -> dict[str, Any]:
         config = self.config
-        scores = score_tests(self.model, config.task, "test", config.test_examples, self._evaluation_batch())
+        scores = score_each(self.model, config.task.tests, "test", config.test_examples, self._evaluation_batch())
         score = mean_score(scores)
         return {
             "accuracy": score.accuracy,
