@@ -91,7 +91,7 @@ def draw_by_difficulty(curves: Mapping[LoopPlan, Mapping[str, float]], path: Pat
     dashes = _shared_out((":", "-.", "--", "-"), {plan.depth for plan in curves})
     for plan, curve in curves.items():
         axes.plot(
-            list(curve),
+            [name.replace(" ", "\n") for name in curve],
             [100 * share for share in curve.values()],
             color=colours[plan.distinct_layers],
             linestyle=dashes[plan.depth],
