@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import torch
 import tyro
-from rich.console import Console
+from rich.live import Live
 from rich.table import Table
 from torch import Tensor
 
 from loopt.commands.parsing import parse_options
 from loopt.devices import DeviceName, pick_device
-from loopt.evaluation import score_each
+from loopt.evaluation import exact_match
 from loopt.evaluation.perplexity import mean_loss, perplexity
 from loopt.model import LoopedTransformer
 from loopt.plan import InputError
 from loopt.runs import Run
 from loopt.training.text_work import LanguageLoss, open_data
+
+Measure = Callable[[int | None], Iterator[list[str]]]
+"""Number of loops, none for the plan's own -> a line for every row that it gives."""
+TASK_COLUMNS = ("plan", "test", "examples", "accuracy", "loss")
+TEXT_COLUMNS = ("plan", "tokens", "perplexity", "loss")
 
 
 @dataclass(frozen=True)
@@ -59,44 +65,48 @@ def main(arguments: list[str]) -> int:
     trained = run.config.plan_of_checkpoint(step)
     plans = [trained.with_loops(n) for n in options.loops] or [trained]
     model = run.load_model(step).to(pick_device(options.device))
-    of = options.split if run.config.task is not None else "held-out text"
-    table = Table(title=f"{options.run}, step {step}, {of}", title_justify="left")
-    rows = list(zip(plans, options.loops or [None], strict=True))
     if run.config.task is not None:
-        columns: tuple[str, ...] = ("plan", "test", "examples", "accuracy", "loss")
-        measured = [_on_task(run, model, options, loops) for _, loops in rows]
+        of, columns, measure = str(options.split), TASK_COLUMNS, _measure_on_task(run, model, options)
     else:
-        columns = ("plan", "tokens", "perplexity", "loss")
-        measured = [_on_text(run, model, options, loops) for _, loops in rows]
-    for column in columns:
-        table.add_column(column, justify="right")
-    for (plan, _), lines in zip(rows, measured, strict=True):
-        for line in lines:
-            table.add_row(f"{plan} (trained)" if plan == trained else str(plan), *line)
-    Console().print(table)
+        of, columns, measure = "held-out text", TEXT_COLUMNS, _measure_on_text(run, model, options)
+    table = Table(*columns, title=f"{options.run}, step {step}, {of}", title_justify="left")
+    for column in table.columns:
+        column.justify = "right"
+    with Live(table):  # on a terminal a row is seen as soon as it is measured
+        for plan, loops in zip(plans, options.loops or [None], strict=True):
+            for line in measure(loops):
+                table.add_row(f"{plan} (trained)" if plan == trained else str(plan), *line)
     return 0
 
 
-def _on_task(run: Run, model: LoopedTransformer, options: Options, loops: int | None) -> list[list[str]]:
+def _measure_on_task(run: Run, model: LoopedTransformer, options: Options) -> Measure:
     tasks = run.config.task.difficulties if options.by_difficulty else run.config.task.tests
-    scores = score_each(model, tasks, options.split, options.examples, run.config.batch_size, loops)
-    return [[test, str(score.examples), f"{score.accuracy:.2%}", f"{score.loss:.4f}"] for test, score in scores.items()]
+
+    def measure(loops: int | None) -> Iterator[list[str]]:
+        for name, task in tasks.items():
+            score = exact_match(model, task, options.split, options.examples, run.config.batch_size, loops)
+            yield [name, str(score.examples), f"{score.accuracy:.2%}", f"{score.loss:.4f}"]
+
+    return measure
 
 
-def _on_text(run: Run, model: LoopedTransformer, options: Options, loops: int | None) -> list[list[str]]:
+def _measure_on_text(run: Run, model: LoopedTransformer, options: Options) -> Measure:
     """The text has no split of its own for tests: what was not trained on is its validation split."""
     data, length = open_data(replace(run.config, data=options.data or run.config.data)), run.config.model.max_len
     sequences = min(options.examples, data.sequences("validation", length))
     device = model.token_embedding.weight.device
     loss_of = LanguageLoss(model, compiled=False)
 
-    def summed(tokens: Tensor, weights: Tensor) -> Tensor:
-        with torch.autocast("cuda", torch.bfloat16, enabled=tokens.is_cuda):
-            loss: Tensor = loss_of(tokens, weights, loops)
-        return loss
+    def measure(loops: int | None) -> Iterator[list[str]]:
+        def summed(tokens: Tensor, weights: Tensor) -> Tensor:
+            with torch.autocast("cuda", torch.bfloat16, enabled=tokens.is_cuda):
+                loss: Tensor = loss_of(tokens, weights, loops)
+            return loss
 
-    loss = float(mean_loss(summed, data, "validation", length, sequences, min(8, sequences), device))
-    return [[f"{sequences * length:,}", f"{perplexity(loss):.3f}", f"{loss:.4f}"]]
+        loss = float(mean_loss(summed, data, "validation", length, sequences, min(8, sequences), device))
+        yield [f"{sequences * length:,}", f"{perplexity(loss):.3f}", f"{loss:.4f}"]
+
+    return measure
 
 
 def _which(checkpoint: str) -> Literal["best", "last"] | int:
