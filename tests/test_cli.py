@@ -20,11 +20,14 @@ import tiny_runs
 from command_line import run
 from loopt import LoopPlan, ModelConfig, __version__
 from loopt.cli import COMMANDS
+from loopt.evaluation import exact_match
 from loopt.report.drawing import human
 from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.reproduce.experiment import jobs_of
+from loopt.runs import Run
 from loopt.tasks import IGSM
 from loopt.training import train
+from tiny_experiments import leave_result
 from tiny_text_runs import documents, text_directory
 
 TINY = [
@@ -220,8 +223,15 @@ def test_a_model_is_measured_difficulty_by_difficulty(tmp_path: Path, capsys: Ca
     config = replace(tiny_runs.TINY, task=IGSM(statements=4, needed=(1, 3)), steps=6)
     train(config, tmp_path / "first", tiny_runs.CPU)
     assert run("eval", "first", "--by-difficulty", "--loops", "1", "2", "--examples", "16") == 0
-    rows = re.findall(r"│ +(1x\d)(?: \(trained\))? +│ +(\d needed) │ +16 │ +\S+% │ +\S+ │", capsys.readouterr().out)
-    assert rows == [(plan, f"{m} needed") for plan in ("1x1", "1x2") for m in (1, 2, 3)]
+    rows = re.findall(r"│ +1x(\d)(?: \(trained\))? +│ +(\d needed) │ +16 │ +\S+% │ +(\S+) │", capsys.readouterr().out)
+    model = Run.load(tmp_path / "first").load_model()
+    losses = {
+        (str(loops), name): f"{exact_match(model, task, 'test', 16, 4, loops).loss:.4f}"
+        for loops in (1, 2)
+        for name, task in config.task.difficulties.items()
+    }
+    assert {(loops, name): loss for loops, name, loss in rows} == losses
+    assert len(set(losses.values())) == 6
 
 
 def test_a_language_model_is_trained_on_files_of_text_and_measured(tmp_path: Path, capsys: Captured) -> None:
@@ -254,6 +264,8 @@ def test_a_language_model_is_trained_on_files_of_text_and_measured(tmp_path: Pat
     tiny_runs.assert_same(tmp_path / "second", tmp_path / "first")
 
     (tmp_path / "first-data").rename("moved")
+    assert run("eval", "first", "--by-difficulty") == 2
+    assert "by-difficulty: a language model has no difficulties" in capsys.readouterr().err
     assert run("eval", "first") == 2
     assert "data first-data: no index.json there" in capsys.readouterr().err
     assert run("eval", "first", "--data", "moved", "--loops", "1", "2", "4") == 0
@@ -320,6 +332,21 @@ def test_a_table_is_trained_bit_by_bit(tmp_path: Path, capsys: Captured, monkeyp
     assert run(*table) == 0
     assert "Loop (1⊗6)" in capsys.readouterr().out
     assert (tmp_path / "Y" / "phop" / "cpu" / "table.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_figures_are_drawn_of_what_the_results_have(tmp_path: Path, capsys: Captured) -> None:
+    for name, extra, figure in (
+        ("igsm", {"by_difficulty": {"2 needed": 0.5, "3 needed": 0.25}}, "difficulty.png"),
+        ("loops", {"by_loops": {"1": 0.25, "6": 0.75}}, "loops.png"),
+    ):
+        for job in jobs_of(EXPERIMENTS[name], "cpu", 1):
+            tests = EXPERIMENTS[name].columns_of(job.variant, "cpu")
+            leave_result(job, tmp_path / "Y", dict.fromkeys(tests, 0.5), **extra)
+        assert run("reproduce", name, "--scale", "cpu", "--runs", "X", "--results", "Y") == 0
+        folder = tmp_path / "Y" / name / "cpu"
+        assert f"Also as table.md, table.tex, table.png, {figure} in Y/{name}/cpu\n" in capsys.readouterr().out
+        assert {path.name for path in folder.glob("*.png")} == {"table.png", figure}
+        assert (folder / figure).read_bytes().startswith(b"\x89PNG")
 
 
 def test_every_seed_of_the_paper_has_a_state(capsys: Captured) -> None:

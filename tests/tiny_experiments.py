@@ -51,7 +51,7 @@ SUMS = Experiment(
 """The second row diverges."""
 
 
-def leave_result(job: Job, results: Path, accuracies: dict[str, float]) -> None:
+def leave_result(job: Job, results: Path, accuracies: dict[str, float], **further: dict[str, float]) -> None:
     config = job.config.resolved()
     result = {
         "step": config.steps,
@@ -66,4 +66,4 @@ def leave_result(job: Job, results: Path, accuracies: dict[str, float]) -> None:
         "loopt": "0.1.0",
     }
     curve = [[1, 0.3, 0.1], [2, 0.99, 0.2], [3, 0.98, 0.3], [4, 1.0, 0.4]] if job.variant == "p2" else [[4, 0.98, 0.4]]
-    job.write_result(results, {"result": result, "curve": curve, "config": codec.to_json(config)})
+    job.write_result(results, {"result": result, "curve": curve, "config": codec.to_json(config), **further})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -18,14 +18,11 @@ from loopt.devices import DeviceName, pick_device
 from loopt.evaluation import exact_match
 from loopt.evaluation.perplexity import mean_loss, perplexity
 from loopt.model import LoopedTransformer
-from loopt.plan import InputError
-from loopt.runs import Run
+from loopt.plan import InputError, LoopPlan
+from loopt.runs import Run, TrainConfig
+from loopt.tasks import registry
+from loopt.text.token_data import TokenData
 from loopt.training.text_work import LanguageLoss, open_data
-
-Measure = Callable[[int | None], Iterator[list[str]]]
-"""Number of loops, none for the plan's own -> a line for every row that it gives."""
-TASK_COLUMNS = ("plan", "test", "examples", "accuracy", "loss")
-TEXT_COLUMNS = ("plan", "tokens", "perplexity", "loss")
 
 
 @dataclass(frozen=True)
@@ -60,53 +57,54 @@ def main(arguments: list[str]) -> int:
     run = Run.load(options.run)
     if options.by_difficulty and not (run.config.task and run.config.task.difficulties):
         what = f"task {run.config.task.name}" if run.config.task else "a language model"
-        raise InputError(f"by-difficulty: {what} has no difficulties to tell apart; allowed is a run of igsm")
+        graded = " | ".join(name for name, task in registry.items() if task().difficulties)
+        raise InputError(f"by-difficulty: {what} has no difficulties to tell apart; allowed is a run of {graded}")
     step = run.find(_which(options.checkpoint)).step
     trained = run.config.plan_of_checkpoint(step)
-    plans = [trained.with_loops(n) for n in options.loops] or [trained]
+    plans: dict[int | None, LoopPlan] = {loops: trained.with_loops(loops) for loops in options.loops} or {None: trained}
     model = run.load_model(step).to(pick_device(options.device))
     if run.config.task is not None:
-        of, columns, measure = str(options.split), TASK_COLUMNS, _measure_on_task(run, model, options)
+        of: str = options.split
+        columns: tuple[str, ...] = ("plan", "test", "examples", "accuracy", "loss")
+        lines = _on_task(run.config, model, options)
     else:
-        of, columns, measure = "held-out text", TEXT_COLUMNS, _measure_on_text(run, model, options)
+        of, columns = "held-out text", ("plan", "tokens", "perplexity", "loss")
+        data = open_data(replace(run.config, data=options.data or run.config.data))
+        lines = _on_text(run.config, data, model, options)
     table = Table(*columns, title=f"{options.run}, step {step}, {of}", title_justify="left")
     for column in table.columns:
         column.justify = "right"
-    with Live(table):  # on a terminal a row is seen as soon as it is measured
-        for plan, loops in zip(plans, options.loops or [None], strict=True):
-            for line in measure(loops):
-                table.add_row(f"{plan} (trained)" if plan == trained else str(plan), *line)
+    with Live(table):  # what is measured is seen at once, as far as the screen holds it
+        for loops, cells in lines:
+            plan = plans[loops]
+            table.add_row(f"{plan} (trained)" if plan == trained else str(plan), *cells)
     return 0
 
 
-def _measure_on_task(run: Run, model: LoopedTransformer, options: Options) -> Measure:
-    tasks = run.config.task.difficulties if options.by_difficulty else run.config.task.tests
-
-    def measure(loops: int | None) -> Iterator[list[str]]:
+def _on_task(config: TrainConfig, model: LoopedTransformer, options: Options) -> Iterator[tuple[int | None, list[str]]]:
+    tasks = config.task.difficulties if options.by_difficulty else config.task.tests
+    for loops in options.loops or [None]:
         for name, task in tasks.items():
-            score = exact_match(model, task, options.split, options.examples, run.config.batch_size, loops)
-            yield [name, str(score.examples), f"{score.accuracy:.2%}", f"{score.loss:.4f}"]
-
-    return measure
+            score = exact_match(model, task, options.split, options.examples, config.batch_size, loops)
+            yield loops, [name, str(score.examples), f"{score.accuracy:.2%}", f"{score.loss:.4f}"]
 
 
-def _measure_on_text(run: Run, model: LoopedTransformer, options: Options) -> Measure:
+def _on_text(
+    config: TrainConfig, data: TokenData, model: LoopedTransformer, options: Options
+) -> Iterator[tuple[int | None, list[str]]]:
     """The text has no split of its own for tests: what was not trained on is its validation split."""
-    data, length = open_data(replace(run.config, data=options.data or run.config.data)), run.config.model.max_len
+    length, device = config.model.max_len, model.token_embedding.weight.device
     sequences = min(options.examples, data.sequences("validation", length))
-    device = model.token_embedding.weight.device
     loss_of = LanguageLoss(model, compiled=False)
 
-    def measure(loops: int | None) -> Iterator[list[str]]:
-        def summed(tokens: Tensor, weights: Tensor) -> Tensor:
-            with torch.autocast("cuda", torch.bfloat16, enabled=tokens.is_cuda):
-                loss: Tensor = loss_of(tokens, weights, loops)
-            return loss
+    def summed(tokens: Tensor, weights: Tensor) -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16, enabled=tokens.is_cuda):
+            loss: Tensor = loss_of(tokens, weights, loops)
+        return loss
 
+    for loops in options.loops or [None]:
         loss = float(mean_loss(summed, data, "validation", length, sequences, min(8, sequences), device))
-        yield [f"{sequences * length:,}", f"{perplexity(loss):.3f}", f"{loss:.4f}"]
-
-    return measure
+        yield loops, [f"{sequences * length:,}", f"{perplexity(loss):.3f}", f"{loss:.4f}"]
 
 
 def _which(checkpoint: str) -> Literal["best", "last"] | int:

@@ -40,7 +40,7 @@ def score_each(
 
 
 def mean_score(scores: dict[str, Score]) -> Score:
-    """All counted alike."""
+    """The mean over all scores, each counted alike."""
     count = len(scores)
     accuracy = sum(score.accuracy for score in scores.values()) / count
     loss = sum(score.loss for score in scores.values()) / count

@@ -81,7 +81,7 @@ def draw_by_loops(curves: Mapping[str, Mapping[int, float]], trained: int, path:
 
 
 def draw_by_difficulty(curves: Mapping[LoopPlan, Mapping[str, float]], path: Path) -> None:
-    """Accuracy against difficulty. Rows of one colour have as many layers, and those of one dash run as many."""
+    """Accuracy against difficulty. Same colour: same number of distinct layers; same dashes: same depth."""
     require_matplotlib()
     from matplotlib.figure import Figure
 
@@ -107,7 +107,11 @@ def draw_by_difficulty(curves: Mapping[LoopPlan, Mapping[str, float]], path: Pat
 
 
 def _shared_out(styles: Sequence[str], numbers: set[int]) -> dict[int, str]:
-    """The last style goes to the largest number; where there are more numbers than styles, the smallest share one."""
+    """The last style goes to the largest number; where there are more numbers than styles, the smallest share one.
+
+    >>> _shared_out(["a", "b", "c"], {8, 2}), _shared_out(["a", "b"], {1, 2, 4})
+    ({8: 'c', 2: 'b'}, {4: 'b', 2: 'a', 1: 'a'})
+    """
     return {number: styles[max(len(styles) - 1 - i, 0)] for i, number in enumerate(sorted(numbers, reverse=True))}
 
 

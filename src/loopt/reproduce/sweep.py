@@ -122,22 +122,24 @@ def run_job(job: Job, places: Places, session: Session) -> Outcome:
 
 def keep_result(job: Job, places: Places, session: Session) -> None:
     run = Run.load(places.run_of(job))
-    result = result_of(job, run)
-    by_loops, by_difficulty = _look_closer(run, job.experiment.loops_to_test, pick_device(session.device))
-    if by_loops:
-        result["by_loops"] = by_loops
-    if by_difficulty:
-        result["by_difficulty"] = by_difficulty
-    job.write_result(places.results, result)
+    further = _measured_further(run, job.experiment.loops_to_test, pick_device(session.device))
+    job.write_result(places.results, result_of(job, run) | further)
 
 
-def _look_closer(run: Run, loops: Sequence[int], device: torch.device) -> tuple[dict[str, float], dict[str, float]]:
-    """Accuracy of the best checkpoint with each number of loops, and on each difficulty of its task."""
-    config, model = run.config, run.load_model("best").to(device)
-    task, examples, batch = config.task, min(config.test_examples, MOST_EXAMPLES), config.batch_size
-    by_loops = {str(n): mean_score(score_each(model, task.tests, "test", examples, batch, n)).accuracy for n in loops}
-    graded = score_each(model, task.difficulties, "test", examples, batch)
-    return by_loops, {name: score.accuracy for name, score in graded.items()}
+def _measured_further(run: Run, loops: Sequence[int], device: torch.device) -> dict[str, dict[str, float]]:
+    """Accuracy of the best checkpoint with each number of loops, and on each difficulty of its task, if any."""
+    task, further = run.config.task, {}
+    if not (loops or task.difficulties):
+        return {}
+    model = run.load_model("best").to(device)
+    examples, batch = min(run.config.test_examples, MOST_EXAMPLES), run.config.batch_size
+    if loops:
+        scores = {n: score_each(model, task.tests, "test", examples, batch, n) for n in loops}
+        further["by_loops"] = {str(n): mean_score(score).accuracy for n, score in scores.items()}
+    if task.difficulties:
+        graded = score_each(model, task.difficulties, "test", examples, batch)
+        further["by_difficulty"] = {name: score.accuracy for name, score in graded.items()}
+    return further
 
 
 def result_of(job: Job, run: Run) -> dict[str, Any]:

@@ -29,9 +29,13 @@ def by_loops(experiment: Experiment, scale: Scale, results: Path) -> dict[str, d
 
 
 def by_difficulty(experiment: Experiment, scale: Scale, results: Path) -> dict[LoopPlan, dict[str, float]]:
-    """Accuracy on each difficulty, of every row of a table with one run to a row that was measured so."""
-    found = {job.row.plan: job.read_result(results) for job in jobs_of(experiment, scale, 1) if not job.variant}
-    return {plan: one["by_difficulty"] for plan, one in found.items() if one is not None and "by_difficulty" in one}
+    """Accuracy on each difficulty, of the run that the table shows for a row; only where that is a single one."""
+    curves = {}
+    for row in experiment.rows:
+        match _measure(experiment, scale, row, results).best:
+            case [{"by_difficulty": found}]:
+                curves[row.plan] = found
+    return curves
 
 
 def build_sheet(experiment: Experiment, scale: Scale, results: Path) -> Sheet:

@@ -66,7 +66,8 @@ class Task(ABC):
 
     @property
     def difficulties(self) -> dict[str, Task]:
-        """Tasks of one difficulty each, the easiest first, that this one is a mixture of; none where that is not so."""
+        """Tasks of one difficulty each, the easiest first, that this one is a mixture of in equal shares; none where it
+        is no such mixture."""
         return {}
 
     def sample(

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from typing import ClassVar, get_args
 
 import torch
@@ -92,7 +92,11 @@ class IGSM(Task):
     @property
     def difficulties(self) -> dict[str, Task]:
         fewest, most = self.needed
-        return {f"{m} needed": replace(self, needed=(m, m)) for m in range(fewest, most + 1)}
+        settings = {field.name: getattr(self, field.name) for field in fields(IGSM)}
+        return {
+            f"{m} needed": _OneDifficulty(**settings | {"needed": (m, m)}, whole_length=self.length)
+            for m in range(fewest, most + 1)
+        }
 
     def draw(self, indices: Tensor, stream: Stream) -> Batch:
         problem = self._problem(indices, stream)
@@ -273,6 +277,17 @@ class IGSM(Task):
         for token in tokens:
             check_integer(self.name, "token", int(token), 0, len(self.vocabulary) - 1)
         return Reader([self.vocabulary[int(token)] for token in tokens]).problem()
+
+
+@dataclass(frozen=True)
+class _OneDifficulty(IGSM):
+    """Problems as they are in the task that this one is taken from: with as much room for distractors, and as long."""
+
+    whole_length: int = 0
+
+    @property
+    def length(self) -> int:
+        return self.whole_length
 
 
 @dataclass(frozen=True)
