@@ -14,7 +14,6 @@ import tiny_runs
 from loopt import __version__
 from loopt.evaluation import exact_match
 from loopt.plan import InputError, LoopPlan
-from loopt.report.curves import draw_by_difficulty
 from loopt.reproduce.experiment import Experiment, Job, Scale, jobs_of
 from loopt.reproduce.sweep import Places, run_locally, state_of
 from loopt.reproduce.table import by_difficulty, by_loops
@@ -241,9 +240,6 @@ def test_models_are_measured_on_each_difficulty_of_their_task(tmp_path: Path) ->
         }
         assert len(rows[job.row.plan]) == 3
     assert by_difficulty(HOPS, "cpu", tmp_path / "results") == {}
-    picture = tmp_path / "difficulty.png"
-    draw_by_difficulty(rows, picture)
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +24,9 @@ from loopt.runs import Run, TrainConfig
 from loopt.tasks import registry
 from loopt.text.token_data import TokenData
 from loopt.training.text_work import LanguageLoss, open_data
+
+Plans = dict[int | None, LoopPlan]
+"""By the number of loops that the model is told to run; none for the plan it was trained with."""
 
 
 @dataclass(frozen=True)
@@ -61,50 +65,52 @@ def main(arguments: list[str]) -> int:
         raise InputError(f"by-difficulty: {what} has no difficulties to tell apart; allowed is a run of {graded}")
     step = run.find(_which(options.checkpoint)).step
     trained = run.config.plan_of_checkpoint(step)
-    plans: dict[int | None, LoopPlan] = {loops: trained.with_loops(loops) for loops in options.loops} or {None: trained}
+    plans: Plans = {loops: trained.with_loops(loops) for loops in options.loops} or {None: trained}
     model = run.load_model(step).to(pick_device(options.device))
     if run.config.task is not None:
         of: str = options.split
         columns: tuple[str, ...] = ("plan", "test", "examples", "accuracy", "loss")
-        lines = _on_task(run.config, model, options)
+        lines = _on_task(run.config, model, options, plans)
     else:
         of, columns = "held-out text", ("plan", "tokens", "perplexity", "loss")
         data = open_data(replace(run.config, data=options.data or run.config.data))
-        lines = _on_text(run.config, data, model, options)
+        lines = _on_text(run.config, data, model, options, plans)
     table = Table(*columns, title=f"{options.run}, step {step}, {of}", title_justify="left")
     for column in table.columns:
         column.justify = "right"
     with Live(table):  # what is measured is seen at once, as far as the screen holds it
-        for loops, cells in lines:
-            plan = plans[loops]
+        for plan, cells in lines:
             table.add_row(f"{plan} (trained)" if plan == trained else str(plan), *cells)
     return 0
 
 
-def _on_task(config: TrainConfig, model: LoopedTransformer, options: Options) -> Iterator[tuple[int | None, list[str]]]:
+def _on_task(
+    config: TrainConfig, model: LoopedTransformer, options: Options, plans: Plans
+) -> Iterator[tuple[LoopPlan, list[str]]]:
     tasks = config.task.difficulties if options.by_difficulty else config.task.tests
-    for loops in options.loops or [None]:
+    for loops, plan in plans.items():
         for name, task in tasks.items():
             score = exact_match(model, task, options.split, options.examples, config.batch_size, loops)
-            yield loops, [name, str(score.examples), f"{score.accuracy:.2%}", f"{score.loss:.4f}"]
+            yield plan, [name, str(score.examples), f"{score.accuracy:.2%}", f"{score.loss:.4f}"]
 
 
 def _on_text(
-    config: TrainConfig, data: TokenData, model: LoopedTransformer, options: Options
-) -> Iterator[tuple[int | None, list[str]]]:
+    config: TrainConfig, data: TokenData, model: LoopedTransformer, options: Options, plans: Plans
+) -> Iterator[tuple[LoopPlan, list[str]]]:
     """The text has no split of its own for tests: what was not trained on is its validation split."""
     length, device = config.model.max_len, model.token_embedding.weight.device
     sequences = min(options.examples, data.sequences("validation", length))
     loss_of = LanguageLoss(model, compiled=False)
 
-    def summed(tokens: Tensor, weights: Tensor) -> Tensor:
+    def summed(loops: int | None, tokens: Tensor, weights: Tensor) -> Tensor:
         with torch.autocast("cuda", torch.bfloat16, enabled=tokens.is_cuda):
             loss: Tensor = loss_of(tokens, weights, loops)
         return loss
 
-    for loops in options.loops or [None]:
-        loss = float(mean_loss(summed, data, "validation", length, sequences, min(8, sequences), device))
-        yield loops, [f"{sequences * length:,}", f"{perplexity(loss):.3f}", f"{loss:.4f}"]
+    for loops, plan in plans.items():
+        summed_so = partial(summed, loops)
+        loss = float(mean_loss(summed_so, data, "validation", length, sequences, min(8, sequences), device))
+        yield plan, [f"{sequences * length:,}", f"{perplexity(loss):.3f}", f"{loss:.4f}"]
 
 
 def _which(checkpoint: str) -> Literal["best", "last"] | int:

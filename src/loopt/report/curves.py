@@ -66,27 +66,18 @@ def draw_curves(comparison: Comparison, chance: float, png: Path) -> str:
 
 def draw_by_loops(curves: Mapping[str, Mapping[int, float]], trained: int, path: Path) -> None:
     """Accuracy against the number of loops at inference; a line marks how many there were in training."""
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _accuracy_figure(6.4, 3.6)
     axes.axvline(trained, color="#b8bec5", linestyle="--", linewidth=1)
     for name, curve in curves.items():
         axes.plot(list(curve), [100 * share for share in curve.values()], marker="o", markersize=3, label=name)
-    axes.set(xlabel="loops at inference", ylabel="accuracy, %", ylim=(0, 102))
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.set(xlabel="loops at inference")
     axes.legend(fontsize=8, frameon=False)
     figure.savefig(path, dpi=140)
 
 
 def draw_by_difficulty(curves: Mapping[LoopPlan, Mapping[str, float]], path: Path) -> None:
     """Accuracy against difficulty. Same colour: same number of distinct layers; same dashes: same depth."""
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 3.8), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = _accuracy_figure(7.2, 3.8)
     colours = _shared_out(("#1769aa", "#2e8b57", "#c77700", "#3c4043"), {plan.distinct_layers for plan in curves})
     dashes = _shared_out((":", "-.", "--", "-"), {plan.depth for plan in curves})
     for plan, curve in curves.items():
@@ -99,11 +90,21 @@ def draw_by_difficulty(curves: Mapping[LoopPlan, Mapping[str, float]], path: Pat
             markersize=3,
             label=plan.typography,
         )
-    axes.set(ylabel="accuracy, %", ylim=(0, 102))
     axes.tick_params(axis="x", labelsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside right center", fontsize=8, frameon=False, handlelength=3.2)
     figure.savefig(path, dpi=140)
+
+
+def _accuracy_figure(width: float, height: float) -> tuple[Any, Any]:
+    """A figure in inches and its axes, with accuracy upwards."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    axes.set(ylabel="accuracy, %", ylim=(0, 102))
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
 
 
 def _shared_out(styles: Sequence[str], numbers: set[int]) -> dict[int, str]:
