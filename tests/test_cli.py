@@ -223,7 +223,9 @@ def test_a_model_is_measured_difficulty_by_difficulty(tmp_path: Path, capsys: Ca
     config = replace(tiny_runs.TINY, task=IGSM(statements=4, needed=(1, 3)), steps=6)
     train(config, tmp_path / "first", tiny_runs.CPU)
     assert run("eval", "first", "--by-difficulty", "--loops", "1", "2", "--examples", "16") == 0
-    rows = re.findall(r"│ +1x(\d)(?: \(trained\))? +│ +(\d needed) │ +16 │ +\S+% │ +(\S+) │", capsys.readouterr().out)
+    shown = capsys.readouterr().out
+    assert shown.endswith("┘\n")
+    rows = re.findall(r"│ +1x(\d)(?: \(trained\))? +│ +(\d needed) │ +16 │ +\S+% │ +(\S+) │", shown)
     model = Run.load(tmp_path / "first").load_model()
     losses = {
         (str(loops), name): f"{exact_match(model, task, 'test', 16, 4, loops).loss:.4f}"

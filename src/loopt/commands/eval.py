@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 import tyro
+from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from torch import Tensor
@@ -78,9 +79,12 @@ def main(arguments: list[str]) -> int:
     table = Table(*columns, title=f"{options.run}, step {step}, {of}", title_justify="left")
     for column in table.columns:
         column.justify = "right"
-    with Live(table):  # what is measured is seen at once, as far as the screen holds it
+    console = Console()
+    with Live(table, console=console):  # what is measured is seen at once, as far as the screen holds it
         for plan, cells in lines:
             table.add_row(f"{plan} (trained)" if plan == trained else str(plan), *cells)
+    if not console.is_terminal:
+        console.line()  # the last line is left open otherwise
     return 0
 
 
