@@ -157,6 +157,7 @@ ANOTHER: dict[str, dict[str, Any]] = {
     "stacking": {"stacking": StackingConfig(block=4, grow_at=(1, 2)), "model.plan": "12x1"},
     "loop_counts": {"loop_counts": LoopCounts(low=1, high=3)},
     "loop_counts.distribution": {"loop_counts": LoopCounts(low=1, high=3, distribution="lognormal_poisson", center=2)},
+    "loop_counts.until": {"loop_counts": LoopCounts(low=1, high=4, distribution="growing", until=5)},
     "answer_weight": {"answer_weight": 0.5},
 }
 

@@ -30,7 +30,7 @@ from loopt.training.parallel import Ranks
 from loopt.training.stacking import grow
 from loopt.training.step import Step
 from loopt.training.task_work import TaskStep
-from loopt.training.text_work import TextStep, open_data
+from loopt.training.text_work import TextStep, TextWork, open_data
 from loopt.training.trainer import build_model, resolve
 from tiny_runs import (
     CPU,
@@ -444,9 +444,18 @@ def test_ways_of_training_that_exclude_each_other(changes: dict[str, Any], messa
     assert str(error.value).startswith(message)
 
 
-# Random numbers of loops
+# Numbers of loops other than the plan's
 
 COUNTS = LoopCounts(1, 4)
+UPWARDS = LoopCounts(1, 3, "growing", until=6)
+
+
+def looped_text(**changes: Any) -> TrainConfig:
+    return tiny_text(plan="1x1+1x3", **changes)
+
+
+def looped_task(**changes: Any) -> TrainConfig:
+    return tiny(model=replace(TINY.model, plan=LoopPlan.parse("1x3")), **changes)
 
 
 def text_step(config: TrainConfig) -> Step:
@@ -470,16 +479,16 @@ def task_rows(config: TrainConfig, step: int) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize(
     ("config", "build", "rows"),
-    [(tiny_text(plan="1x1+1x3"), text_step, text_rows), (tiny(), task_step, task_rows)],
+    [(looped_text(), text_step, text_rows), (looped_task(), task_step, task_rows)],
     ids=["text", "task"],
 )
 def test_every_step_has_its_number_of_loops(
     config: TrainConfig, build: Callable[..., Step], rows: Callable[..., tuple[Tensor, Tensor]]
 ) -> None:
-    for seed in (0, 1):
-        config = replace(config, loop_counts=COUNTS, seed=seed, optim=replace(config.optim, lr=0.1, warmup_steps=0))
+    for seed, counts in ((0, COUNTS), (1, COUNTS), (0, UPWARDS)):
+        config = replace(config, loop_counts=counts, seed=seed, optim=replace(config.optim, lr=0.1, warmup_steps=0))
         step = build(config)
-        wanted = [COUNTS.count_at(number, seed) for number in range(8)]
+        wanted = [counts.count_at(number, seed) for number in range(8)]
         found = []
         for number in range(8):
             tokens, targets = rows(config, number)
@@ -496,11 +505,40 @@ def test_every_step_has_its_number_of_loops(
         assert len(set(wanted)) > 2
 
 
-@pytest.mark.parametrize("build", [tiny_text, tiny], ids=["text", "task"])
-def test_a_run_with_random_loops_goes_on(build: Callable[..., TrainConfig], tmp_path: Path) -> None:
-    config = build(loop_counts=LoopCounts(1, 5, "lognormal_poisson", center=2.0))
+@pytest.mark.parametrize("build", [looped_text, looped_task], ids=["text", "task"])
+@pytest.mark.parametrize(
+    "counts", [LoopCounts(1, 5, "lognormal_poisson", center=2.0), UPWARDS], ids=["random", "growing"]
+)
+def test_a_run_with_other_loops_goes_on(build: Callable[..., TrainConfig], counts: LoopCounts, tmp_path: Path) -> None:
+    config = build(loop_counts=counts)
     train(config, tmp_path / "unbroken", CPU)
-    assert_same(finished(config, stopped(config, tmp_path / "run", 7)), tmp_path / "unbroken")
+    assert_same(finished(config, stopped(config, tmp_path / "run", 4)), tmp_path / "unbroken")
+
+
+@pytest.mark.parametrize("counts", [LoopCounts(), COUNTS, UPWARDS], ids=["plan's", "random", "growing"])
+def test_operations_are_those_of_the_loops_that_ran(counts: LoopCounts) -> None:
+    config = looped_text(loop_counts=counts)
+    work = TextWork(stepper(config))
+    for _ in range(8):
+        work.step()
+    for steps in (8, 3):
+        ran = [counts.count_at(step, config.seed) if counts.active else 3 for step in range(8 - steps, 8)]
+        plans = [config.model.plan.with_loops(loops) for loops in ran]
+        each = sum(replace(work.config.model, plan=plan).flops(config.model.max_len) for plan in plans)
+        assert work.speed(steps, 2.0)["tflops"] == pytest.approx(3 * config.batch_size * each / 2e12)
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        (LoopCounts(1, 2, "growing", until=6), "high=2: allowed is as many loops as the model's plan 1x(1,3) has"),
+        (LoopCounts(1, 3, "growing", until=24), "until=24: allowed is less than steps=24"),
+    ],
+)
+def test_growth_into_another_model_and_growth_after_the_end(counts: LoopCounts, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        looped_text(loop_counts=counts, steps=24)
+    assert str(error.value) == f"loop_counts.{message}"
 
 
 def test_random_loops_of_a_plan_that_does_not_tell_which() -> None:

@@ -125,7 +125,7 @@ class TrainConfig:
         if self.stacking.active:
             self.stacking.check(self.model.plan, self.steps)
         if self.loop_counts.active:
-            self.model.plan.with_loops(self.loop_counts.high)  # refuses a plan where that is ambiguous
+            self.loop_counts.check(self.model.plan, self.steps)
             _require(not self.stacking.active, "stacking.block", self.stacking.block, "0 with loop_counts")
         _require(0 <= self.seed < 2**63, "seed", self.seed, "0 to 2^63 - 1")
         if self.train_examples is not None:

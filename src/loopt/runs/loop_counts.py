@@ -1,10 +1,14 @@
-"""A random number of loops at each training step, for models that are to be run for longer or shorter at inference.
+"""How many loops each training step has, where that is not the plan's number: a random one, for models that are to be
+run for longer or shorter at inference, or one that grows.
 
 The number depends on the seed and the step alone, so that it is the same on every rank and after a restart.
 
 >>> counts = LoopCounts(low=4, high=8)
->>> counts.mean, [counts.count_at(step, seed=0) for step in range(10)]
-(6.0, [8, 6, 7, 6, 5, 6, 4, 4, 5, 4])
+>>> [counts.count_at(step, seed=0) for step in range(10)]
+[8, 6, 7, 6, 5, 6, 4, 4, 5, 4]
+>>> counts = LoopCounts(low=2, high=4, distribution="growing", until=6)
+>>> [counts.count_at(step, seed=0) for step in range(10)]
+[2, 2, 2, 3, 3, 3, 4, 4, 4, 4]
 """
 
 from __future__ import annotations
@@ -12,16 +16,18 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, get_args
 
 import torch
 
 from loopt.model import ConfigError
+from loopt.plan import LoopPlan
+from loopt.tasks.base import ADDED_LATER
 from loopt.tasks.random_bits import Stream
 
-Distribution = Literal["uniform", "lognormal_poisson"]
+Distribution = Literal["uniform", "lognormal_poisson", "growing"]
 
 SPREAD = 0.5
 """Deviation of the logarithm of the Poisson's rate, as Huginn has it."""
@@ -34,10 +40,14 @@ class LoopCounts:
     high: int = 0
     """The most."""
     distribution: Distribution = "uniform"
-    """lognormal_poisson is Huginn's (Geiping et al. 2025): mostly below its centre, and now and then far above it."""
+    """lognormal_poisson is Huginn's (Geiping et al. 2025): mostly below its centre, and now and then far above it.
+    growing is not random: low loops at first, then one more at a time."""
     center: float | None = None
     """Of lognormal_poisson: 1 + a Poisson number whose rate is log-normal with this mean, given that it is from low to
     high."""
+    until: int | None = field(default=None, metadata=ADDED_LATER)
+    """Of growing: the first step, counted from 0, with high loops, which all later ones have too. The smaller numbers
+    get equal shares of the steps before it."""
 
     def __post_init__(self) -> None:
         _require(self.low >= 0, "low", self.low, "1 or more, or 0 for none")
@@ -45,11 +55,23 @@ class LoopCounts:
         _require(self.active or self.high == 0, "low", self.low, f"1 or more, since high={self.high}")
         kinds = get_args(Distribution)
         _require(self.distribution in kinds, "distribution", self.distribution, " | ".join(kinds))
-        if self.distribution == "uniform":
-            _require(self.center is None, "center", self.center, "none with distribution=uniform")
-        else:
+        if self.distribution == "lognormal_poisson":
             given = self.center is not None and self.low <= self.center <= self.high
             _require(given, "center", self.center, f"from low={self.low} to high={self.high}")
+        else:
+            _require(self.center is None, "center", self.center, f"none with distribution={self.distribution}")
+        if self.distribution == "growing":
+            _require(self.high > self.low, "high", self.high, f"more than low={self.low} with distribution=growing")
+            _require(self.until is not None and self.until >= 1, "until", self.until, "1 or more")
+        else:
+            _require(self.until is None, "until", self.until, f"none with distribution={self.distribution}")
+
+    def check(self, plan: LoopPlan, steps: int) -> None:
+        """Refuse a plan that does not tell what to loop, and growth into another model or after the end."""
+        most = plan.with_loops(self.high)
+        if self.until is not None:
+            _require(most == plan, "high", self.high, f"as many loops as the model's plan {plan} has")
+            _require(self.until < steps, "until", self.until, f"less than steps={steps}")
 
     @property
     def active(self) -> bool:
@@ -57,18 +79,16 @@ class LoopCounts:
 
     def count_at(self, step: int, seed: int) -> int:
         """Loops of this step."""
+        if self.until is not None:
+            more = self.high - self.low
+            return self.low + min(more, step * more // self.until)
         bits = Stream("loop counts", seed, "train").bits(torch.tensor([step]), 1, "count")
         share = (int(bits) % 2**64) / 2**64
         return self.low + bisect.bisect_right(self._reached, share)
 
-    @property
-    def mean(self) -> float:
-        """What a step has in the long run; FLOPs and time follow it."""
-        return math.fsum(loops * share for loops, share in enumerate(self.probabilities, start=self.low))
-
     @cached_property
     def probabilities(self) -> tuple[float, ...]:
-        """Of low, low + 1, … high loops."""
+        """Of low, low + 1, … high loops, where they are random."""
         loops = range(self.low, self.high + 1)
         weights = [1.0] * len(loops) if self.center is None else [_lognormal_poisson(n - 1, self.center) for n in loops]
         total = math.fsum(weights)

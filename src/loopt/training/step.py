@@ -81,14 +81,18 @@ class Step(ABC):
 
     def __call__(self) -> None:
         """Start the next step; on an accelerator it is only queued, and ``report`` waits for it."""
-        counts = self.config.loop_counts
-        loops = counts.count_at(self.next, self.config.seed) if counts.active else None
+        loops = self.loops_at(self.next)
         if self.stream is None:
             self.feed()
             self.run(loops)
         else:
             self._launch(loops, self.stream)
         self.next += 1
+
+    def loops_at(self, step: int) -> int | None:
+        """Loops of this step; none: as many as the plan has."""
+        counts = self.config.loop_counts
+        return counts.count_at(step, self.config.seed) if counts.active else None
 
     def _launch(self, loops: int | None, stream: torch.cuda.Stream) -> None:
         self.calls[loops] += 1

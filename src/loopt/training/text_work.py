@@ -6,6 +6,7 @@ Which sequences a step has depends on data, seed and step alone. Each rank reads
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -175,9 +176,8 @@ class TextWork:
     def speed(self, steps: int, seconds: float) -> dict[str, float]:
         """Operations by effective depth, forward and backward; what recomputation repeats does not count."""
         config, device = self.config, self.step.device
-        loops = config.loop_counts.mean if config.loop_counts.active else None
-        plan = config.model.plan.with_loops(round(loops)) if loops else config.model.plan
-        flops = 3 * replace(config.model, plan=plan).flops(self.step.length) * config.batch_size * steps
+        times = Counter(self.step.loops_at(step) for step in range(self.step.next - steps, self.step.next))
+        flops = 3 * config.batch_size * sum(n * self._forward_flops(loops) for loops, n in times.items())
         values = {
             "tokens_per_second": steps * config.batch_size * self.step.length / seconds,
             "tflops": flops / seconds / 1e12 / self.ranks.size,
@@ -188,6 +188,11 @@ class TextWork:
             values |= {"mfu": values["tflops"] / peak} if peak else {}
             values["peak_memory_gb"] = torch.cuda.max_memory_allocated(device) / 1e9
         return values
+
+    def _forward_flops(self, loops: int | None) -> int:
+        model = self.config.model
+        plan = model.plan if loops is None else model.plan.with_loops(loops)
+        return replace(model, plan=plan).flops(self.step.length)
 
 
 def open_data(config: TrainConfig) -> TokenData:
