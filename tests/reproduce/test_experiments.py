@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.reproduce.experiment import Experiment, Scale, jobs_of
 from loopt.reproduce.sweep import Places
+from loopt.runs.loop_counts import LoopCounts
 
 SCALES: tuple[Scale, ...] = get_args(Scale)
 
@@ -80,9 +82,13 @@ def test_every_column_is_filled_once(experiment: Experiment, scale: Scale) -> No
 
 @every_scale
 @every_experiment
-def test_rows_differ_in_their_plan_alone(experiment: Experiment, scale: Scale) -> None:
+def test_rows_differ_in_their_plan_and_its_growth_alone(experiment: Experiment, scale: Scale) -> None:
     for variant in experiment.variants:
-        configs = [experiment.configure(row.plan, variant, scale).resolved() for row in experiment.rows]
+        made = [experiment.configure(row.plan, variant, scale).resolved() for row in experiment.rows]
+        grow = [config.loop_counts.distribution == "growing" for config in made]
+        configs = [
+            replace(one, loop_counts=LoopCounts()) if grows else one for one, grows in zip(made, grow, strict=True)
+        ]
         assert [config.model.plan for config in configs] == [row.plan for row in experiment.rows]
         alike = {repr(config).replace(repr(config.model.plan), "PLAN") for config in configs}
         assert len(alike) == 1
@@ -107,9 +113,8 @@ def test_the_papers_setting(experiment: Experiment) -> None:
             assert (model.d_model, model.d_ff, model.n_heads) == ((256, 1024, 8) if adding else (128, 512, 8))
             assert config.train_examples == (None if adding else 4_000_000)
             # The paper does not say where norms stand, nor for addition which positions there are.
-            norms = "sandwich" if scale == "short" and experiment.name == "igsm" else "pre"
             positions = "learned" if scale == "short" and adding else "rope"
-            assert (model.positions, model.norm_placement) == (positions, norms)
+            assert (model.positions, model.norm_placement) == (positions, "pre")
             if scale == "paper":
                 assert config.batch_size == (1024 if adding else 256)
                 assert (config.optim.name, config.optim.lr) == ("adafactor", 5e-3 if adding else 1e-3)
@@ -118,6 +123,18 @@ def test_the_papers_setting(experiment: Experiment) -> None:
                 assert config.steps < 200_000
     assert experiment.seeds == (3 if adding else 1)
     assert [experiment.seeds_at(scale) for scale in SCALES] == [1, 1, experiment.seeds]
+
+
+def test_loops_of_igsm_grow_from_half_at_scale_short_alone() -> None:
+    for job in jobs_of(EXPERIMENTS["igsm"], "short", 1):
+        counts, (block,), steps = job.config.loop_counts, job.row.plan.blocks, job.config.steps
+        found = [
+            counts.count_at(step, 0) if counts.active else 1 for step in (0, steps // 2 - 1, steps // 2, steps - 1)
+        ]
+        half = max(1, block.loops // 2)
+        assert found == [half, max(1, block.loops - 1), block.loops, block.loops]
+    for scale in ("cpu", "paper"):
+        assert not any(job.config.loop_counts.active for job in jobs_of(EXPERIMENTS["igsm"], scale, 1))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("scale", ["short", "paper"])

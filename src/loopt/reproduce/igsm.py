@@ -8,6 +8,7 @@ from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
 from loopt.reproduce.experiment import Experiment, Row, Scale, miniature
 from loopt.runs import OptimConfig, TrainConfig
+from loopt.runs.loop_counts import LoopCounts
 from loopt.tasks import IGSM
 
 COLUMN = "accuracy"
@@ -45,14 +46,24 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     if scale == "paper":
         return full
     # With the answer as the only label, 6000 steps had taught no more than guessing well (docs/results.md).
+    steps = 16_000
     return replace(
         full,
         task=IGSM(supervision="every"),
-        model=replace(full.model, rope_base=2000.0, norm_placement="sandwich"),
-        optim=OptimConfig(name="muon", lr=4e-3, warmup_steps=300),
-        steps=16_000,
+        model=replace(full.model, rope_base=2000.0),
+        optim=OptimConfig(name="muon", lr=2e-3, warmup_steps=300, weight_decay=0.1),
+        steps=steps,
+        loop_counts=_from_half(plan, steps // 2),
         eval_every=1000,
     )
+
+
+def _from_half(plan: LoopPlan, until: int) -> LoopCounts:
+    """Start with half the loops and have all from then on: with all from the start the first of them stay unused."""
+    (block,) = plan.blocks
+    if block.loops == 1:
+        return LoopCounts()
+    return LoopCounts(low=block.loops // 2, high=block.loops, distribution="growing", until=until)
 
 
 igsm = Experiment(
