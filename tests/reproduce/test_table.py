@@ -120,11 +120,21 @@ def test_the_best_seed_by_mean_accuracy_is_shown(tmp_path: Path) -> None:
     sheet = build_sheet(SUMS, "paper", tmp_path)
     assert sheet.lines[0].accuracies == ["70.0", "60.0"]
     assert "The best of 3 seeds by mean accuracy; the paper's, the best of 3." in sheet.notes
+    assert "Mean accuracy of each seed: (1⊗1) 55.0, 65.0, 55.0." in sheet.notes
     leave_result(jobs[3], tmp_path, {"n=2": 0.8, "n=3": 0.8})
     leave_result(jobs_of(SUMS, "paper", 1)[2], tmp_path, {"n=2": 0.8, "n=3": 0.8})
     sheet = build_sheet(SUMS, "paper", tmp_path)
     assert sheet.lines[0].accuracies == ["80.0", "80.0"]
     assert "The best of 1 to 4 seeds by mean accuracy; the paper's, the best of 3." in sheet.notes
+    assert "Mean accuracy of each seed: (1⊗1) 55.0, 65.0, 55.0, 80.0." in sheet.notes
+
+
+def test_seeds_of_several_runs_are_told_run_by_run(tmp_path: Path) -> None:
+    for job in jobs_of(HOPS, "short", 2):
+        leave_result(job, tmp_path, {"phop": 0.5 + job.seed / 4})
+    plans = (row.plan.typography for row in HOPS.rows)
+    told = "; ".join(f"{plan} {variant} 50.0, 75.0" for plan in plans for variant in HOPS.variants)
+    assert f"Mean accuracy of each seed: {told}." in build_sheet(HOPS, "short", tmp_path).notes
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def build_sheet(experiment: Experiment, scale: Scale, results: Path) -> Sheet:
             )
         )
     labels = [experiment.small[column] if scale == "cpu" else column for column in columns]
-    notes = _notes(experiment, scale, list(measured.values()))
+    notes = _notes(experiment, scale, measured)
     return Sheet(f"{experiment.title}, scale {scale}", labels, lines, notes)
 
 
@@ -78,14 +78,14 @@ class _Measured:
     """Our accuracies in %, by column."""
     best: list[dict[str, Any]]
     """The results they come from."""
-    seeds: list[int]
-    """How many there were of each."""
+    seeds: dict[str, list[float]]
+    """Mean accuracy in % of every seed, in their order, by variant."""
     outdated: list[str]
     """Those whose settings are no longer the experiment's."""
 
 
 def _measure(experiment: Experiment, scale: Scale, row: Row, results: Path) -> _Measured:
-    measured = _Measured({}, [], [], [])
+    measured = _Measured({}, [], {}, [])
     for variant in experiment.variants:
         done = []
         for seed in range(MOST_SEEDS):
@@ -96,7 +96,7 @@ def _measure(experiment: Experiment, scale: Scale, row: Row, results: Path) -> _
         if done:
             _, job, result = max(done, key=lambda one: one[0])
             measured.best.append(result)
-            measured.seeds.append(len(done))
+            measured.seeds[variant] = [100 * accuracy for accuracy, _, _ in done]
             if result["result"]["config"] != codec.fingerprint(job.config.resolved()):
                 measured.outdated.append(job.name)
             for test, column in experiment.columns_of(variant, scale).items():
@@ -119,7 +119,8 @@ def _gap(plan: LoopPlan, columns: Sequence[str], values: dict[LoopPlan, dict[str
     return None if iso_flop <= iso_param or math.isnan(gap) else gap
 
 
-def _notes(experiment: Experiment, scale: Scale, measured: Sequence[_Measured]) -> list[str]:
+def _notes(experiment: Experiment, scale: Scale, by_plan: dict[LoopPlan, _Measured]) -> list[str]:
+    measured = by_plan.values()
     notes = ["Accuracy in %, ours (the paper's, difference); % gap likewise, by the mean over the columns."]
     if not experiment.in_the_paper:
         notes = ["Accuracy in %; % gap by the mean over the columns. The paper has no such table."]
@@ -131,9 +132,12 @@ def _notes(experiment: Experiment, scale: Scale, measured: Sequence[_Measured]) 
     notes.append(
         "Steps and seconds of the runs shown; to 99%: the step at which validation first had that, run by run."
     )
-    seeds = sorted({count for one in measured for count in one.seeds})
+    seeds = sorted({len(accuracies) for one in measured for accuracies in one.seeds.values()})
     if seeds:
         notes.append(_of_seeds(seeds[0], seeds[-1], experiment.seeds))
+    several = [text for plan, one in by_plan.items() for text in _seed_by_seed(plan, one)]
+    if several:
+        notes.append(f"Mean accuracy of each seed: {'; '.join(several)}.")
     outdated = [name for one in measured for name in one.outdated]
     if outdated:
         notes.append(f"Measured with settings that have changed since: {', '.join(outdated)}.")
@@ -142,6 +146,15 @@ def _notes(experiment: Experiment, scale: Scale, measured: Sequence[_Measured]) 
         if seen:
             notes.append(f"{what} {', '.join(seen)}.")
     return notes
+
+
+def _seed_by_seed(plan: LoopPlan, measured: _Measured) -> list[str]:
+    """Of the variants that have more than one."""
+    return [
+        f"{plan.typography}{' ' * bool(variant)}{variant} {', '.join(f'{accuracy:.1f}' for accuracy in accuracies)}"
+        for variant, accuracies in measured.seeds.items()
+        if len(accuracies) > 1
+    ]
 
 
 def _of_seeds(fewest: int, most: int, in_the_paper: int) -> str:
