@@ -139,6 +139,10 @@ def test_the_module_is_the_command() -> None:
         ("train lm-cpu --regularizer.block 2", "regularizer.block=2: allowed is 1, to divide the model's 2"),
         ("train lm-cpu --stacking.block 1 --stacking.grow-at 5", "stacking.grow_at=(5,): plan 2x3, not into 2x1"),
         ("train lm-cpu --loop-counts.low 3", "loop_counts.high=0: allowed is low=3 or more"),
+        (
+            "train lm-cpu --loop-counts.low 1 --loop-counts.high 3 --loop-counts.distribution growing",
+            "until=None: allowed",
+        ),
         ("train lm-cpu --micro-batch 0", "micro_batch=0: allowed is 1 or more"),
         ("train lm-cpu --parallel tensor", "'tensor' --parallel 'ddp', 'fsdp'"),
         ("train --from", "--from config.json"),

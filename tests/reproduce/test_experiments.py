@@ -133,8 +133,17 @@ def test_loops_of_igsm_grow_from_half_at_scale_short_alone() -> None:
         ]
         half = max(1, block.loops // 2)
         assert found == [half, max(1, block.loops - 1), block.loops, block.loops]
-    for scale in ("cpu", "paper"):
-        assert not any(job.config.loop_counts.active for job in jobs_of(EXPERIMENTS["igsm"], scale, 1))  # type: ignore[arg-type]
+    for scale in SCALES:
+        growing = [job.config.loop_counts.active for job in jobs_of(EXPERIMENTS["igsm"], scale, 1)]
+        assert any(growing) == (scale == "short")
+
+
+def test_loops_at_inference_keep_the_recipe_of_their_runs() -> None:
+    for job in jobs_of(EXPERIMENTS["loops"], "short", 1):
+        config, igsm = job.config, job.variant.startswith("igsm")
+        assert (config.optim.lr, config.optim.weight_decay, config.steps) == (4e-3, 0.0, 16_000)
+        assert config.model.norm_placement == ("sandwich" if igsm else "pre")
+        assert config.loop_counts.distribution == "uniform"
 
 
 @pytest.mark.parametrize("scale", ["short", "paper"])

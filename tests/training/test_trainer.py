@@ -23,9 +23,10 @@ from loopt.training import DivergedError, Session, train
 from loopt.training.optim import build_optimizers, learning_rate
 from loopt.training.progress import ProgressLines
 from loopt.training.step import update
-from loopt.training.task_work import backward
+from loopt.training.task_work import TaskStep, TaskWork, backward
 from loopt.training.trackers import TrackerName
 from loopt.training.trainer import Company, build_model, train_stepwise
+from loopt.training.work import Evaluation
 from tiny_runs import (
     CPU,
     TINY,
@@ -78,6 +79,31 @@ def test_time_counts_from_when_the_first_of_a_company_began(tmp_path: Path) -> N
     with pytest.raises(StopIteration) as end:
         next(steps)
     assert (end.value.value.finished, end.value.value.step, end.value.value.reason) == (False, 1, "time limit")
+
+
+def test_evaluating_does_not_count_as_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it falls between two lines of the log: here a step takes a second, and evaluating a hundred."""
+    now = 0.0
+    take, validate = TaskStep.__call__, TaskWork.validate
+
+    def slow_step(step: TaskStep) -> None:
+        nonlocal now
+        now += 1.0
+        take(step)
+
+    def slow_validate(work: TaskWork) -> Evaluation:
+        nonlocal now
+        now += 100.0
+        return validate(work)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(TaskStep, "__call__", slow_step)
+    monkeypatch.setattr(TaskWork, "validate", slow_validate)
+    train(tiny(log_every=4, eval_every=6), tmp_path, CPU)
+    speeds = [
+        line["examples_per_second"] for line in Run.load(tmp_path).read_metrics() if "examples_per_second" in line
+    ]
+    assert speeds == pytest.approx([float(TINY.batch_size)] * 6)
 
 
 def test_no_time_at_all_is_one_step(unbroken: Path, tmp_path: Path) -> None:

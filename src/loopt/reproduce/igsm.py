@@ -59,7 +59,7 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
 
 
 def _from_half(plan: LoopPlan, until: int) -> LoopCounts:
-    """Start with half the loops and have all from then on: with all from the start the first of them stay unused."""
+    """From half the loops to all of them at step ``until``: with all from the start, (1⊗8) left the first unused."""
     (block,) = plan.blocks
     if block.loops == 1:
         return LoopCounts()

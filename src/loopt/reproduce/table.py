@@ -92,13 +92,14 @@ def _measure(experiment: Experiment, scale: Scale, row: Row, results: Path) -> _
             job = Job(experiment, scale, row, variant, seed)
             result = job.read_result(results)
             if result is not None:
-                done.append((result["result"]["accuracy"], job, result))
+                done.append((job, result))
         if done:
-            _, job, result = max(done, key=lambda one: one[0])
+            result = max((result for _, result in done), key=lambda one: one["result"]["accuracy"])
             measured.best.append(result)
-            measured.seeds[variant] = [100 * accuracy for accuracy, _, _ in done]
-            if result["result"]["config"] != codec.fingerprint(job.config.resolved()):
-                measured.outdated.append(job.name)
+            measured.seeds[variant] = [100 * one["result"]["accuracy"] for _, one in done]
+            for job, one in done:
+                if one["result"]["config"] != codec.fingerprint(job.config.resolved()):
+                    measured.outdated.append(job.name)
             for test, column in experiment.columns_of(variant, scale).items():
                 measured.values[column] = 100 * result["result"]["accuracies"][test]
     return measured
@@ -151,7 +152,7 @@ def _notes(experiment: Experiment, scale: Scale, by_plan: dict[LoopPlan, _Measur
 def _seed_by_seed(plan: LoopPlan, measured: _Measured) -> list[str]:
     """Of the variants that have more than one."""
     return [
-        f"{plan.typography}{' ' * bool(variant)}{variant} {', '.join(f'{accuracy:.1f}' for accuracy in accuracies)}"
+        " ".join(filter(None, (plan.typography, variant, ", ".join(f"{accuracy:.1f}" for accuracy in accuracies))))
         for variant, accuracies in measured.seeds.items()
         if len(accuracies) > 1
     ]

@@ -41,13 +41,14 @@ class LoopCounts:
     """The most."""
     distribution: Distribution = "uniform"
     """lognormal_poisson is Huginn's (Geiping et al. 2025): mostly below its centre, and now and then far above it.
-    growing is not random: low loops at first, then one more at a time."""
+    growing is not random: low loops at first, then one more at a time, and at last high, which is the plan's number.
+    Validation has all of them throughout."""
     center: float | None = None
     """Of lognormal_poisson: 1 + a Poisson number whose rate is log-normal with this mean, given that it is from low to
     high."""
     until: int | None = field(default=None, metadata=ADDED_LATER)
-    """Of growing: the first step, counted from 0, with high loops, which all later ones have too. The smaller numbers
-    get equal shares of the steps before it."""
+    """Of growing: the step, counted from 0, from which on all have high loops.
+    The smaller numbers get equal shares of the steps before it."""
 
     def __post_init__(self) -> None:
         _require(self.low >= 0, "low", self.low, "1 or more, or 0 for none")
@@ -61,8 +62,11 @@ class LoopCounts:
         else:
             _require(self.center is None, "center", self.center, f"none with distribution={self.distribution}")
         if self.distribution == "growing":
-            _require(self.high > self.low, "high", self.high, f"more than low={self.low} with distribution=growing")
-            _require(self.until is not None and self.until >= 1, "until", self.until, "1 or more")
+            _require(self.active, "low", self.low, "1 or more with distribution=growing")
+            more = self.high - self.low
+            _require(more > 0, "high", self.high, f"more than low={self.low} with distribution=growing")
+            allowed = f"{more} or more, a step for each number of loops before high={self.high}"
+            _require(self.until is not None and self.until >= more, "until", self.until, allowed)
         else:
             _require(self.until is None, "until", self.until, f"none with distribution={self.distribution}")
 
@@ -70,7 +74,7 @@ class LoopCounts:
         """Refuse a plan that does not tell what to loop, and growth into another model or after the end."""
         most = plan.with_loops(self.high)
         if self.until is not None:
-            _require(most == plan, "high", self.high, f"as many loops as the model's plan {plan} has")
+            _require(most == plan, "high", self.high, f"what the model's plan {plan} has, with distribution=growing")
             _require(self.until < steps, "until", self.until, f"less than steps={steps}")
 
     @property
@@ -109,6 +113,6 @@ def _lognormal_poisson(count: int, mean: float) -> float:
     return math.fsum(p * n for p, n in zip(poisson, normal, strict=True))
 
 
-def _require(holds: bool, field: str, value: object, allowed: str) -> None:
+def _require(holds: bool, name: str, value: object, allowed: str) -> None:
     if not holds:
-        raise ConfigError(f"loop_counts.{field}={value}: allowed is {allowed}")
+        raise ConfigError(f"loop_counts.{name}={value}: allowed is {allowed}")

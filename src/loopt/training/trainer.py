@@ -317,6 +317,8 @@ class _Trainer:
             tracker.log(self.step, values | speed)
 
     def _evaluate(self) -> None:
+        self._charge()
+        began = self.seconds
         found = self.work.validate()
         if not math.isfinite(found.values["validation_loss"]):
             raise self._diverged(self.step, f"validation loss {found.values['validation_loss']}")
@@ -329,7 +331,7 @@ class _Trainer:
         for tracker in self.trackers:
             tracker.log(self.step, found.values)
         self._charge()
-        self.logged_seconds = self.seconds  # what evaluating took is not training's
+        self.logged_seconds += self.seconds - began  # what evaluating took is not training's
 
     def _tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Weights and optimizer state, each tensor in one piece."""
