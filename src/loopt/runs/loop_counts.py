@@ -72,9 +72,11 @@ class LoopCounts:
 
     def check(self, plan: LoopPlan, steps: int) -> None:
         """Refuse a plan that does not tell what to loop, and growth into another model or after the end."""
-        most = plan.with_loops(self.high)
-        if self.until is not None:
-            _require(most == plan, "high", self.high, f"what the model's plan {plan} has, with distribution=growing")
+        plan.with_loops(self.high)
+        if self.until is not None and plan.loopable is not None:
+            loops = plan.blocks[plan.loopable].loops
+            allowed = f"{loops} with distribution=growing, as the model's plan {plan} has it"
+            _require(self.high == loops, "high", self.high, allowed)
             _require(self.until < steps, "until", self.until, f"less than steps={steps}")
 
     @property
