@@ -45,8 +45,8 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     )
     if scale == "paper":
         return full
-    # With the answer as the only label, 6000 steps had taught no more than guessing well (docs/results.md).
     steps = 16_000
+    # With the answer as the only label, 6000 steps had taught no more than guessing well (docs/results.md).
     return replace(
         full,
         task=IGSM(supervision="every"),
