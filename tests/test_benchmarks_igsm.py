@@ -1,4 +1,4 @@
-"""The hashes that benchmarks/igsm_statistics.py counts templates by."""
+"""The hashes that benchmarks/igsm_statistics.py counts templates by, and the mixtures that igsm_mixture.py finds."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,9 +19,9 @@ from loopt.tasks.random_bits import Stream
 torch.set_num_threads(1)
 
 
-def load_benchmark() -> ModuleType:
-    path = Path(__file__).parents[1] / "benchmarks" / "igsm_statistics.py"
-    spec = importlib.util.spec_from_file_location("igsm_statistics", path)
+def load_benchmark(name: str) -> ModuleType:
+    path = Path(__file__).parents[1] / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -29,7 +30,8 @@ def load_benchmark() -> ModuleType:
     return module
 
 
-statistics = load_benchmark()
+statistics = load_benchmark("igsm_statistics")
+mixture = load_benchmark("igsm_mixture")
 
 
 def written_out(definitions: dict[str, Any], name: str) -> str:
@@ -102,3 +104,37 @@ def test_what_is_read_from_a_problem() -> None:
 def test_a_parameter_that_cancels_does_not_matter() -> None:
     problem = statistics.Reading.of(IGSM().encode("A#E := 3. A#F := 2 + A#E. A#G := A#F - A#E. A#G?"))
     assert [problem.matters(name) for name in ("A#E", "A#F", "A#G")] == [False, True, True]
+
+
+@given(st.data(), st.integers(1, 9), st.floats(0, 1))
+def test_a_mixture_is_found_by_what_rows_have_on_it(data: st.DataObject, up_to: int, share: float) -> None:
+    accuracies = st.lists(st.floats(0, 100), min_size=10, max_size=10).map(lambda row: sorted(row, reverse=True))
+    rows = data.draw(st.lists(accuracies, min_size=1, max_size=10))
+    rows.append([100.0] * 9 + [0.0])  # one that tells the two kinds apart
+    wanted = [share * sum(row[:up_to]) / up_to + (1 - share) * row[-1] for row in rows]
+    found = mixture.fit(rows, wanted, up_to)
+    assert abs(found.share - share) < 1e-6
+    assert found.error < 1e-6
+
+
+def test_the_page_has_what_the_result_files_give(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = Path(__file__).parents[1]
+    monkeypatch.setattr(sys, "argv", ["igsm_mixture.py", "--results", str(home / "results")])
+    mixture.main()
+    page = (home / "docs" / "results.md").read_text(encoding="utf-8")
+    fits, rows = capsys.readouterr().out.strip().split("\n\n")
+    assert fits in page
+    assert rows in page
+
+
+def test_rows_that_are_not_measured_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["igsm_mixture.py", "--results", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"rows 8x1, 1x1, .* no accuracy by difficulty"):
+        mixture.main()
+
+
+def test_no_share_is_below_nothing_or_above_everything() -> None:
+    rows = [[100.0, 50.0], [90.0, 10.0]]
+    assert [mixture.fit(rows, wanted, 1).share for wanted in ([0.0, 0.0], [200.0, 200.0])] == [0.0, 1.0]
