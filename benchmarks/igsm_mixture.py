@@ -5,7 +5,8 @@
 The paper does not say how many statements its problems need. Ours need 1 to 10, in equal shares, and each row of the
 table is measured for each number. So a row's accuracy on any other mixture is known, for models trained on ours. The
 mixtures that are tried have a share of problems with up to m needed statements, in equal parts, and for the rest those
-with the most. For each m the share is the one that comes closest to the paper's ten rows.
+with the most. For each m the share is the one that comes closest to the paper's ten rows; m = 10 and a share of
+1 is the mixture of training.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def main() -> None:
     plans = [row.plan for row in igsm.rows]
     paper = [row.paper[COLUMN] for row in igsm.rows]
     rows = [[100 * accuracy for accuracy in measured[plan].values()] for plan in plans]
-    fits = [fit(rows, paper, up_to) for up_to in range(1, len(rows[0]))]
+    fits = [fit(rows, paper, up_to) for up_to in range(1, len(rows[0]) + 1)]
     print_fits(fits)
     print_rows(plans, paper, rows, sorted(fits, key=lambda one: one.error)[:2])
 

@@ -106,7 +106,7 @@ def test_a_parameter_that_cancels_does_not_matter() -> None:
     assert [problem.matters(name) for name in ("A#E", "A#F", "A#G")] == [False, True, True]
 
 
-@given(st.data(), st.integers(1, 9), st.floats(0, 1))
+@given(st.data(), st.integers(1, 10), st.floats(0, 1))
 def test_a_mixture_is_found_by_what_rows_have_on_it(data: st.DataObject, up_to: int, share: float) -> None:
     accuracies = st.lists(st.floats(0, 100), min_size=10, max_size=10).map(lambda row: sorted(row, reverse=True))
     rows = data.draw(st.lists(accuracies, min_size=1, max_size=10))

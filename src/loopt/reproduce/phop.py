@@ -55,7 +55,7 @@ def _short(plan: LoopPlan, task: PHop) -> TrainConfig:
     """The paper's model and task, with the recipe that got (1⊗6) through its plateau soonest on seed 0, and with more
     steps than it took there: other seeds had not got through when they were cut (docs/log.md). With 32 planted hops
     (1⊗6) was still rising after 32,000, and gets on faster with a share of the loss on the scored position; with
-    independent letters the shallow rows stand still by 16,000, and of the others all but (1⊗6) are done with p=32."""
+    independent letters shallow rows stand still by 16,000, and the others are done, but for (1⊗6) with p=32."""
     paper = _paper(plan, task)
     long = (task.p, task.sampler) == ((32,), "planted")
     return replace(
