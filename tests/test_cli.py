@@ -204,6 +204,12 @@ def test_train_evaluate_and_train_again_from_the_config(tmp_path: Path, capsys: 
     assert capsys.readouterr().out == trained.out.replace("first", "second")
     tiny_runs.assert_same(tmp_path / "second", tmp_path / "first")
 
+    result = {"result": {"step": 12}, "config": json.loads((tmp_path / "first" / "config.json").read_text())}
+    (tmp_path / "tried.json").write_text(json.dumps(result))
+    assert run("train", "--from", "tried.json") == 0
+    assert capsys.readouterr().out == trained.out.replace("first", "runs/tried")
+    tiny_runs.assert_same(tmp_path / "runs" / "tried", tmp_path / "first")
+
     accuracy = json.loads((tmp_path / "first" / "result.json").read_text())["accuracy"]
     assert run("eval", "first", "--loops", "1", "2", "8", "--examples", "16") == 0
     rows = re.findall(r"│ +(\S+)( \(trained\))? +│ +phop │ +16 │ +(\S+)% │ +\S+ │", capsys.readouterr().out)

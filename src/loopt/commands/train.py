@@ -54,9 +54,10 @@ class Options:
 def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--from"]:
         if len(arguments) < 2:
-            raise InputError("--from: which config? Give the path of a run's config.json")
+            raise InputError("--from: which config? Give the path of a run's config.json, or of a result file")
         source, rest = Path(arguments[1]), arguments[2:]
-        prog, default = f"loopt train --from {source}", Options(source.parent, read_config(source), Session())
+        run = source.parent if source.name == "config.json" else Path("runs") / source.stem
+        prog, default = f"loopt train --from {source}", Options(run, read_config(source), Session())
     else:
         lines = "\n".join(f"  {name:10} {first_line(preset)}" for name, preset in presets.PRESETS.items())
         usage = USAGE.format(presets=lines, words=WORDS)

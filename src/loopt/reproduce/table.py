@@ -57,7 +57,7 @@ def build_sheet(experiment: Experiment, scale: Scale, results: Path) -> Sheet:
                 cells=[Cell(values.get(column), row.paper.get(column), scale != "cpu") for column in columns],
                 gap=gap if row.looped else None,
                 steps=sum(one["result"]["step"] for one in best) if best else None,
-                solved=[_solved_at(one) for one in best] if len(best) == len(experiment.variants) else [],
+                solved=[solved_at(one) for one in best] if len(best) == len(experiment.variants) else [],
                 seconds=sum(one["result"]["seconds"] for one in best) if best else None,
             )
         )
@@ -66,7 +66,7 @@ def build_sheet(experiment: Experiment, scale: Scale, results: Path) -> Sheet:
     return Sheet(f"{experiment.title}, scale {scale}", labels, lines, notes)
 
 
-def _solved_at(result: dict[str, Any]) -> int | None:
+def solved_at(result: dict[str, Any]) -> int | None:
     return next((step for step, accuracy, _ in result["curve"] if accuracy >= SOLVED), None)
 
 

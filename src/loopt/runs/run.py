@@ -226,10 +226,12 @@ class Run:
 
 
 def read_config(path: Path) -> TrainConfig:
+    """From a run's config.json, or from a result file, which has the config inside."""
     try:
         data = json.loads(path.read_text())
     except FileNotFoundError:
         raise RunError(f"{path}: no such file; a run's directory holds its config.json") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: not a config ({error})") from None
-    return codec.from_json(data)
+    inside = data.get("config") if isinstance(data, dict) else None
+    return codec.from_json(inside if isinstance(inside, dict) else data)

@@ -1,9 +1,12 @@
-"""The hashes that benchmarks/igsm_statistics.py counts templates by, and the mixtures that igsm_mixture.py finds."""
+"""The hashes that benchmarks/igsm_statistics.py counts templates by, the mixtures that igsm_mixture.py finds, and what
+trials.py says of the runs beside the tables."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +16,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loopt.plan import LoopPlan
+from loopt.reproduce.igsm import igsm
+from loopt.runs import codec, read_config
 from loopt.tasks import IGSM
 from loopt.tasks.random_bits import Stream
 
@@ -32,6 +38,10 @@ def load_benchmark(name: str) -> ModuleType:
 
 statistics = load_benchmark("igsm_statistics")
 mixture = load_benchmark("igsm_mixture")
+trials = load_benchmark("trials")
+
+HOME = Path(__file__).parents[1]
+PAGE = (HOME / "docs" / "results.md").read_text(encoding="utf-8")
 
 
 def written_out(definitions: dict[str, Any], name: str) -> str:
@@ -120,13 +130,11 @@ def test_a_mixture_is_found_by_what_rows_have_on_it(data: st.DataObject, up_to: 
 def test_the_page_has_what_the_result_files_give(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home = Path(__file__).parents[1]
-    monkeypatch.setattr(sys, "argv", ["igsm_mixture.py", "--results", str(home / "results")])
+    monkeypatch.setattr(sys, "argv", ["igsm_mixture.py", "--results", str(HOME / "results")])
     mixture.main()
-    page = (home / "docs" / "results.md").read_text(encoding="utf-8")
     fits, rows = capsys.readouterr().out.strip().split("\n\n")
-    assert fits in page
-    assert rows in page
+    assert fits in PAGE
+    assert rows in PAGE
 
 
 def test_rows_that_are_not_measured_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -138,3 +146,36 @@ def test_rows_that_are_not_measured_are_named(monkeypatch: pytest.MonkeyPatch, t
 def test_no_share_is_below_nothing_or_above_everything() -> None:
     rows = [[100.0, 50.0], [90.0, 10.0]]
     assert [mixture.fit(rows, wanted, 1).share for wanted in ([0.0, 0.0], [200.0, 200.0])] == [0.0, 1.0]
+
+
+def test_the_page_has_every_trial(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["trials.py", "--results", str(HOME / "results")])
+    trials.main()
+    blocks = capsys.readouterr().out.strip().split("\n\n")
+    tables = blocks[1::2]  # each below its title
+    assert sum(len(table.splitlines()) - 2 for table in tables) == len(list((HOME / "results" / "trials").iterdir()))
+    assert all(table in PAGE for table in tables)
+
+
+@pytest.mark.parametrize("path", sorted((HOME / "results" / "trials").iterdir()), ids=lambda path: path.stem)
+def test_a_trial_can_be_trained_again(path: Path) -> None:
+    result = json.loads(path.read_text(encoding="utf-8"))["result"]
+    assert codec.fingerprint(read_config(path)) == result["config"]
+
+
+@given(lr=st.floats(0.003, 0.01), steps=st.integers(8001, 90_000))
+def test_a_trial_is_told_by_what_it_changed(lr: float, steps: int) -> None:
+    standard = igsm.configure(LoopPlan.parse("1x8"), "", "short").resolved()
+    changed = replace(standard, steps=steps, optim=replace(standard.optim, lr=lr, weight_decay=0.0))
+    title, found = trials.recipe_of_the_table(changed)
+    assert (title, found.resolved()) == ("i-GSM", standard)
+    result = {"step": steps, "seconds": 1.6, "accuracy": 0.5}
+    told = trials.line({"result": result, "curve": [[500, 0.4, 1.0]]}, changed, found)
+    schedule = f"{steps:,} | {steps:,} | - | 2 | 50.0 |"
+    assert told == f"| (1⊗8) | optim.lr 0.002 → {lr}; optim.weight_decay 0.1 → 0.0 | {schedule}"
+
+
+def test_no_trials_are_told_as_such(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["trials.py", "--results", str(tmp_path)])
+    with pytest.raises(SystemExit, match="trials: no result files"):
+        trials.main()

@@ -1,0 +1,78 @@
+"""What was tried beside the tables: the runs in results/trials, each with what it does otherwise than the table.
+
+    python benchmarks/trials.py                  in the Markdown of docs/results.md
+    loopt train --from results/trials/FILE       trains what one of them trained
+
+A run is told by each setting that the table's config for the same model has otherwise, as "table's → its own".
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from loopt.reproduce.igsm import igsm
+from loopt.reproduce.phop import phop
+from loopt.reproduce.table import solved_at
+from loopt.runs import TrainConfig, codec
+from loopt.tasks import PHop
+
+SHOWN_OTHERWISE = ("steps", "eval_every")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=Path("results"), help="where the result files are")
+    folder = parser.parse_args().results / "trials"
+    trials = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
+    if not trials:
+        sys.exit(f"{folder}: no result files; a clone has those of the project")
+    tables = defaultdict(list)
+    for trial in trials:
+        config = codec.from_json(trial["config"])
+        title, standard = recipe_of_the_table(config)
+        order = (str(config.model.plan), -trial["result"]["accuracy"])
+        tables[title].append((order, line(trial, config, standard)))
+    print("\n\n".join(markdown(title, [text for _, text in sorted(lines)]) for title, lines in sorted(tables.items())))
+
+
+def recipe_of_the_table(config: TrainConfig) -> tuple[str, TrainConfig]:
+    """The table that a trial stands beside, and its config for the same model."""
+    plan = config.model.plan
+    if isinstance(config.task, PHop):
+        (p,) = config.task.p
+        return f"p-hop, {config.task.sampler}, p={p}", phop(config.task.sampler).configure(plan, f"p{p}", "short")
+    return "i-GSM", igsm.configure(plan, "", "short")
+
+
+def line(trial: dict[str, Any], config: TrainConfig, standard: TrainConfig) -> str:
+    result = trial["result"]
+    changes = [
+        change.replace("=", " ", 1).replace(", now", " →")
+        for change in codec.differences(standard.resolved(), config)
+        if change.split("=")[0] not in SHOWN_OTHERWISE
+    ]
+    cells = (
+        config.model.plan.typography,
+        "; ".join(changes) or "the schedule alone",
+        f"{config.steps:,}",
+        f"{result['step']:,}",
+        f"{solved:,}" if (solved := solved_at(trial)) else "-",
+        f"{result['seconds']:.0f}",
+        f"{100 * result['accuracy']:.1f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def markdown(title: str, lines: Iterable[str]) -> str:
+    head = "| model | otherwise than in the table | schedule | stopped at | to 99% | seconds | accuracy |"
+    return "\n".join([f"**{title}**\n", head, "|---|---|--:|--:|--:|--:|--:|", *lines])
+
+
+if __name__ == "__main__":
+    main()
