@@ -206,6 +206,8 @@ def test_train_evaluate_and_train_again_from_the_config(tmp_path: Path, capsys: 
 
     result = {"result": {"step": 12}, "config": json.loads((tmp_path / "first" / "config.json").read_text())}
     (tmp_path / "tried.json").write_text(json.dumps(result))
+    assert run("train", "--from", "first/result.json") == 2
+    assert "first/result.json: it has no config, only its hash" in capsys.readouterr().err
     assert run("train", "--from", "tried.json") == 0
     assert capsys.readouterr().out == trained.out.replace("first", "runs/tried")
     tiny_runs.assert_same(tmp_path / "runs" / "tried", tmp_path / "first")

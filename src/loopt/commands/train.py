@@ -27,6 +27,7 @@ WORDS, VALIDATION = 2048, 0.1
 USAGE = """\
 usage: loopt train PRESET [options]
        loopt train --from RUN/config.json [options]
+       loopt train --from results/NAME/SCALE/RUN.json [options]
 
 Train a model. The same command on the same --run goes on where it was stopped or killed.
 

@@ -34,14 +34,14 @@ def fingerprint(config: TrainConfig) -> str:
     return hashlib.sha256(json.dumps(read_back, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def differences(old: TrainConfig, new: TrainConfig) -> list[str]:
-    """Each field in which two configs differ, as ``optim.lr=0.001, now 0.002``."""
+def differences(old: TrainConfig, new: TrainConfig) -> dict[str, tuple[Any, Any]]:
+    """The fields in which two configs differ, such as ``optim.lr``, with the old value and the new one."""
     before, after = (_flatten({k: v for k, v in to_json(one).items() if k not in PLACES}) for one in (old, new))
-    return [
-        f"{name}={before.get(name)}, now {after.get(name)}"
+    return {
+        name: (before.get(name), after.get(name))
         for name in sorted(before.keys() | after.keys())
         if before.get(name) != after.get(name)
-    ]
+    }
 
 
 def _flatten(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:

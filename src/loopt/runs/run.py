@@ -60,10 +60,11 @@ class Run:
             if (directory / "config.json").exists():
                 changed = codec.differences(read_config(directory / "config.json"), config)
                 if changed:
+                    name, (before, now) = next(iter(changed.items()))
                     more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
                     raise RunError(
-                        f"run {directory} was started with {changed[0]}{more}: choose another directory, or go on as "
-                        f"it was with: loopt train --from {directory / 'config.json'} --run {directory}"
+                        f"run {directory} was started with {name}={before}, now {now}{more}: choose another directory, "
+                        f"or go on as it was with: loopt train --from {directory / 'config.json'} --run {directory}"
                     )
             else:
                 with explained(f"write the run {directory}"):
@@ -234,4 +235,6 @@ def read_config(path: Path) -> TrainConfig:
     except (OSError, ValueError) as error:
         raise RunError(f"{path}: not a config ({error})") from None
     inside = data.get("config") if isinstance(data, dict) else None
-    return codec.from_json(inside if isinstance(inside, dict) else data)
+    if isinstance(inside, str):
+        raise RunError(f"{path}: it has no config, only its hash; a run's config.json is beside it")
+    return codec.from_json(data if inside is None else inside)
