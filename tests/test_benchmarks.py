@@ -24,9 +24,11 @@ from loopt.tasks.random_bits import Stream
 
 torch.set_num_threads(1)
 
+HOME = Path(__file__).parents[1]
+
 
 def load_benchmark(name: str) -> ModuleType:
-    path = Path(__file__).parents[1] / "benchmarks" / f"{name}.py"
+    path = HOME / "benchmarks" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -40,7 +42,6 @@ statistics = load_benchmark("igsm_statistics")
 mixture = load_benchmark("igsm_mixture")
 trials = load_benchmark("trials")
 
-HOME = Path(__file__).parents[1]
 PAGE = (HOME / "docs" / "results.md").read_text(encoding="utf-8")
 
 
