@@ -31,8 +31,8 @@ from rich.table import Table
 from torch import Tensor
 
 from loopt import tasks
+from loopt.random_bits import Stream
 from loopt.tasks import Batch, PHop, Task
-from loopt.tasks.random_bits import Stream
 from loopt.training.task_work import shares
 
 # The tasks' defaults are the paper's shapes.

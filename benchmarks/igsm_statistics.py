@@ -29,10 +29,10 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
+from loopt.random_bits import Stream, _mix
 from loopt.tasks import IGSM, Split
 from loopt.tasks.igsm import MOST_OPERANDS, PER_LEVEL, _of_query, _Problem
 from loopt.tasks.igsm_text import ENTITIES, PAD, Reader, names_in, worked_out, written
-from loopt.tasks.random_bits import Stream, _mix
 
 TASK, SEED = IGSM(), 0
 BATCH = 4096

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopt.plan import LoopPlan
+from loopt.random_bits import Stream
 from loopt.reproduce.igsm import igsm
 from loopt.runs import codec, read_config
 from loopt.tasks import IGSM
-from loopt.tasks.random_bits import Stream
 
 torch.set_num_threads(1)
 

@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from loopt import InputError, LoopedTransformer, LoopPlan, ModelConfig
-from loopt.model import ConfigError
+from loopt.errors import ConfigError
 
 PLANS = ["1x1", "1x4", "2x3", "3x2", "4x1", "1x(1,3,1)", "1x1+2x2+1x1", "2x3*+2x2"]
 SMALL = ModelConfig(plan=LoopPlan.parse("1x3"), d_model=16, n_heads=2, d_ff=24, vocab_size=11, max_len=12)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loopt.plan import MAX_DEPTH, Block, LoopPlan, PlanError, Step
+from loopt.errors import PlanError
+from loopt.plan import MAX_DEPTH, Block, LoopPlan, Step
 
 blocks = st.lists(st.builds(Block, st.integers(1, 8), st.integers(1, 6)), min_size=1, max_size=5).map(tuple)
 

@@ -14,7 +14,7 @@ import command_line
 import tiny_runs
 from loopt import LoopedTransformer
 from loopt.commands.prove import THEOREMS, ChainOfThoughtOptions, GroupOptions, PHopOptions
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.report.proofs import trace_text
 from loopt.runs import Run
 from loopt.tasks import Addition

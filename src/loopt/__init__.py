@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from loopt._version import __version__
-from loopt.plan import InputError, LoopPlan
+from loopt.errors import InputError
+from loopt.plan import LoopPlan
 
 if TYPE_CHECKING:
     from loopt.model import LoopedTransformer, ModelConfig

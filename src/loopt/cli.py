@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from loopt._version import __version__
-from loopt.plan import InputError
+from loopt.errors import InputError
 
 USAGE = """\
 usage: loopt COMMAND ...

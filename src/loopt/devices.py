@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from safetensors import SafetensorError
+
+from loopt.errors import RunError
 
 
 def write_atomically(path: Path, data: str | bytes) -> None:
@@ -30,3 +36,12 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def explain_os_errors(doing: str, afterwards: str = "") -> Iterator[None]:
+    """Turn a full disk, a read-only directory and their like into a RunError of one line."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"cannot {doing}: {getattr(error, 'strerror', None) or error}{afterwards}") from error

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from loopt.plan import InputError, LoopPlan
+from loopt.errors import InputError, require
+from loopt.plan import LoopPlan
 
 Positions = Literal["rope", "learned", "none"]
 Norm = Literal["rms", "layer"]
@@ -37,10 +38,6 @@ Parts = tuple[tuple[int, int], ...]
 Rotation = tuple[Tensor, Tensor]
 Attend = Callable[[Tensor, Parts, Rotation | None, float], Tensor]
 TurnApart = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
-
-
-class ConfigError(InputError):
-    """A model that cannot be built."""
 
 
 @dataclass(frozen=True)
@@ -77,9 +74,14 @@ class ModelConfig:
         if isinstance(self.plan, str):
             object.__setattr__(self, "plan", LoopPlan.parse(self.plan))
         for field in ("d_model", "n_heads", "d_ff"):
-            _require(getattr(self, field) >= 1, field, getattr(self, field), "1 or more")
+            require(getattr(self, field) >= 1, f"model.{field}", getattr(self, field), "1 or more")
         for field in ("vocab_size", "max_len"):
-            _require(getattr(self, field) >= 0, field, getattr(self, field), "1 or more (0 when training: the task's)")
+            require(
+                getattr(self, field) >= 0,
+                f"model.{field}",
+                getattr(self, field),
+                "1 or more (0 when training: the task's)",
+            )
         for field, kind in (
             ("positions", Positions),
             ("norm", Norm),
@@ -87,22 +89,30 @@ class ModelConfig:
             ("feed_forward", FeedForwardKind),
             ("biases", Biases),
         ):
-            _require(getattr(self, field) in get_args(kind), field, getattr(self, field), " | ".join(get_args(kind)))
+            require(
+                getattr(self, field) in get_args(kind),
+                f"model.{field}",
+                getattr(self, field),
+                " | ".join(get_args(kind)),
+            )
         if self.head_dim is None:
-            _require(
+            require(
                 self.d_model % self.n_heads == 0,
-                "n_heads",
+                "model.n_heads",
                 self.n_heads,
                 f"a divisor of d_model={self.d_model}, or give head_dim",
             )
         else:
-            _require(self.head_dim >= 1, "head_dim", self.head_dim, "1 or more")
+            require(self.head_dim >= 1, "model.head_dim", self.head_dim, "1 or more")
         if self.positions == "rope":
-            _require(
-                self.width_of_head % 2 == 0, "head_dim", self.width_of_head, "an even number with rotary positions"
+            require(
+                self.width_of_head % 2 == 0,
+                "model.head_dim",
+                self.width_of_head,
+                "an even number with rotary positions",
             )
-            _require(self.rope_base > 0, "rope_base", self.rope_base, "more than 0")
-        _require(math.isfinite(self.scale), "attention_scale", self.attention_scale, "a finite number")
+            require(self.rope_base > 0, "model.rope_base", self.rope_base, "more than 0")
+        require(math.isfinite(self.scale), "model.attention_scale", self.attention_scale, "a finite number")
 
     @property
     def width_of_head(self) -> int:
@@ -143,11 +153,6 @@ class ModelConfig:
         return length * (self.plan.depth * (per_token + scores_and_mix) + 2 * self.d_model * self.vocab_size)
 
 
-def _require(holds: bool, field: str, value: object, allowed: str) -> None:
-    if not holds:
-        raise ConfigError(f"model.{field}={value}: allowed is {allowed}")
-
-
 @dataclass(frozen=True)
 class Thought:
     """What the model holds after one loop of one block, and what it would answer if it stopped there."""
@@ -168,7 +173,7 @@ class LoopedTransformer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         for field in ("vocab_size", "max_len"):
-            _require(getattr(config, field) >= 1, field, getattr(config, field), "1 or more")
+            require(getattr(config, field) >= 1, f"model.{field}", getattr(config, field), "1 or more")
         self.config = config
         self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
         if config.positions == "learned":

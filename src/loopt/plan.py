@@ -23,15 +23,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NoReturn
 
+from loopt.errors import PlanError
+
 MAX_DEPTH = 10_000
-
-
-class InputError(ValueError):
-    """What the user gave cannot be used. The message stands alone: the command line prints it and nothing else."""
-
-
-class PlanError(InputError):
-    """A plan that cannot be read or run."""
 
 
 @dataclass(frozen=True)

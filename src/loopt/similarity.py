@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from loopt.errors import InputError
 from loopt.model import Layer
-from loopt.plan import InputError
 
 Groups = Mapping[str, Tensor]
 Take = Callable[[Tensor, slice], Tensor]

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
+from loopt.errors import PlanError
 from loopt.evaluation import Score, exact_match, mean_score, score_each
-from loopt.plan import PlanError
+from loopt.random_bits import Stream
 from loopt.tasks import IGNORE, Addition, Batch, PHop, Task
-from loopt.tasks.random_bits import Stream
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ import pytest
 
 import tiny_runs
 from loopt import LoopPlan
+from loopt.errors import RunError
 from loopt.reproduce.quick import QuickResult, claim, quick
-from loopt.runs import RunError, TrainConfig
+from loopt.runs import TrainConfig
 from loopt.training import Outcome, Session
 
 DIRECTORIES = ["1x1-seed5", "1x3-seed5", "3x1-seed5"]

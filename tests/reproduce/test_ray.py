@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from loopt import InputError, LoopPlan
+from loopt.errors import RunError
 from loopt.reproduce import ray_launcher
 from loopt.reproduce.experiment import Experiment, Job, Row, Scale, jobs_of
 from loopt.reproduce.ray_launcher import run_on_ray
 from loopt.reproduce.sweep import Places, run_locally
-from loopt.runs import Run, RunError, TrainConfig, checkpoint
+from loopt.runs import Run, TrainConfig, checkpoint
 from loopt.training import Outcome
 from tiny_runs import CPU, TINY, assert_same
 

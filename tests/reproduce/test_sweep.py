@@ -12,12 +12,13 @@ import pytest
 
 import tiny_runs
 from loopt import __version__
+from loopt.errors import InputError, RunError
 from loopt.evaluation import exact_match
-from loopt.plan import InputError, LoopPlan
+from loopt.plan import LoopPlan
 from loopt.reproduce.experiment import Experiment, Job, Scale, jobs_of
 from loopt.reproduce.sweep import Places, run_locally, state_of
 from loopt.reproduce.table import by_difficulty, by_loops
-from loopt.runs import Run, RunError, TrainConfig, codec
+from loopt.runs import Run, TrainConfig, codec
 from loopt.tasks import IGSM
 from loopt.training import Outcome, Session
 from loopt.training.progress import ProgressLines

@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 
 import loopt
 from loopt import InputError
-from loopt.runs import CheckpointError, Run, RunError, checkpoint
+from loopt.errors import RunError
+from loopt.runs import CheckpointError, Run, checkpoint
 from loopt.training import train
 from tiny_runs import CPU, TINY, Child, assert_same, finished, last_step, snapshot, stopped, tensors, tiny
 

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopt import InputError, LoopPlan, ModelConfig
-from loopt.model import Biases, ConfigError, FeedForwardKind, Norm, NormPlacement, Positions
+from loopt.errors import ConfigError
+from loopt.model import Biases, FeedForwardKind, Norm, NormPlacement, Positions
 from loopt.runs import OptimConfig, TrainConfig
 from loopt.runs.codec import differences, fingerprint, from_json, to_json
 from loopt.runs.config import OptimizerName, RegularizerConfig

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopt.model import ConfigError
+from loopt.errors import ConfigError
 from loopt.runs.loop_counts import SPREAD, LoopCounts
 
 HUGINN = LoopCounts(1, 64, "lognormal_poisson", center=8.0)

@@ -10,7 +10,7 @@ import tyro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.tasks import IGNORE, addition
 from loopt.tasks.addition import END, EQUALS, PAD, Addition
 from loopt.tasks.base import Supervision

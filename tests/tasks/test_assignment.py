@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.tasks import IGNORE, VariableAssignment, assignment
 from loopt.tasks.assignment import Problem
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from loopt.commands import tasks as command
-from loopt.plan import InputError
+from loopt.errors import InputError
+from loopt.random_bits import Stream
 from loopt.tasks import IGNORE, Batch, Task
 from loopt.tasks.addition import Addition
 from loopt.tasks.audit import audit
-from loopt.tasks.random_bits import Stream
 
 torch.set_num_threads(1)
 

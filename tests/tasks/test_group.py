@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopt import tasks
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.tasks import IGNORE, GroupComposition, group, groups
 
 torch.set_num_threads(1)

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.tasks import groups
 from loopt.tasks.groups import Group, group
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.tasks import IGNORE, IGSM, igsm
 from loopt.tasks.igsm_text import ENTITIES
 

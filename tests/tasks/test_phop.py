@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.tasks import IGNORE, PHop, phop
 
 torch.set_num_threads(1)

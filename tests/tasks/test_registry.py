@@ -10,9 +10,9 @@ import tyro
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from loopt import tasks
-from loopt.plan import InputError
+from loopt.errors import InputError
+from loopt.random_bits import Stream, TensorStream
 from loopt.tasks import Addition, PHop
-from loopt.tasks.random_bits import Stream, TensorStream
 
 # Every task as it is by default, those that can be supervised at every position, so, and padding in front.
 SAMPLED = [tasks.get(name) for name in tasks.names()]

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.text.order import sequence_at
 
 SEEDS = st.integers(-(2**63), 2**63 - 1)

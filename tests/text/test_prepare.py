@@ -27,7 +27,7 @@ from tiny_text import (
     write_lines,
 )
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.text.index import Index
 from loopt.text.prepare import Progress, Settings, prepare
 from loopt.text.token_data import TokenData

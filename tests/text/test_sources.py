@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tiny_text import documents, write_lines
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.text.sources import START, Corpus, Place
 
 pyarrow = pytest.importorskip("pyarrow")

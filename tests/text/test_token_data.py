@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_text import documents, expected_ids, prepared, tokenizer
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.text.index import Split
 from loopt.text.token_data import TokenData
 from loopt.text.unigram import unigram

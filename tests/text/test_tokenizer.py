@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_text import documents, tokenizer, write_tokenizer
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.text.tokenizer import TokenizerFile, train_tokenizer
 
 

@@ -11,8 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from loopt.errors import InputError
 from loopt.model import LoopedTransformer
-from loopt.plan import InputError, LoopPlan
+from loopt.plan import LoopPlan
 from loopt.theory import chain_of_thought as cot
 from loopt.theory import examples
 from loopt.theory.chain_of_thought import Case, Constants, Thresholds, build_looped, build_masked, build_uncounted

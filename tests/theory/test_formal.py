@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head
 
 D, V, N_MAX = 6, 5, 9

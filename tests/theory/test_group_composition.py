@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from loopt import LoopedTransformer
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.runs import checkpoint
 from loopt.tasks import groups
 from loopt.tasks.group import GroupComposition

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.tasks import PHop
 from loopt.theory import phop
 from loopt.theory.formal import FormalTransformer

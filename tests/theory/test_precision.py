@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from loopt import LoopPlan
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head
 from loopt.theory.precision import MOST_BITS, FixedPoint, forward
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.runs import OptimConfig, Run, TrainConfig
 from loopt.tasks import PHop
 from loopt.tasks.groups import group

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.training.adafactor import Adafactor
 
 SHAPES = [(), (5,), (4, 6), (7, 1), (3, 4, 5)]
@@ -184,7 +184,7 @@ def test_closure_and_parameters_without_gradient() -> None:
     ],
 )
 def test_bad_options(options: dict[str, float | Tensor], field: str) -> None:
-    with pytest.raises(InputError, match=f"^Adafactor: {field}.*; must be [^\n]*$"):
+    with pytest.raises(InputError, match=f"^Adafactor.{field}.*: allowed is [^\n]*$"):
         Adafactor(parameters(), **options)  # type: ignore[arg-type]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.runs.config import OptimConfig
 from loopt.training.adafactor import Adafactor
 from loopt.training.muon import Muon

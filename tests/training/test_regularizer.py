@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
-from loopt.model import ConfigError, Layer
+from loopt.errors import ConfigError
+from loopt.model import Layer
 from loopt.runs import OptimConfig
 from loopt.runs.config import RegularizerConfig
 from loopt.similarity import cosines, layer_groups

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
-from loopt.model import ConfigError
+from loopt.errors import ConfigError
 from loopt.plan import Block
 from loopt.runs import OptimConfig
 from loopt.runs.stacking import StackingConfig

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
-from loopt.model import ConfigError
+from loopt.errors import ConfigError
 from loopt.runs import OptimConfig, TrainConfig
 from loopt.tasks import IGNORE, Addition, Batch, PHop, Task
 from loopt.training.optim import build_optimizers, learning_rate

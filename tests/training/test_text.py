@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from loopt import InputError, LoopedTransformer, LoopPlan
-from loopt.model import ConfigError
+from loopt.errors import ConfigError
 from loopt.runs import Run, TrainConfig, checkpoint, codec
 from loopt.runs.config import RegularizerConfig
 from loopt.runs.loop_counts import LoopCounts

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from loopt import InputError, LoopedTransformer
+from loopt.errors import ConfigError, RunError
 from loopt.evaluation.exact_match import EVALUATION_SEED
-from loopt.model import ConfigError
-from loopt.runs import OptimConfig, Run, RunError, TrainConfig
+from loopt.runs import OptimConfig, Run, TrainConfig
 from loopt.tasks import PHop
 from loopt.training import DivergedError, Session, train
 from loopt.training.optim import build_optimizers, learning_rate

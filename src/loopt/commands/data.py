@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from loopt.commands.parsing import choose, parse_options
+from loopt.errors import InputError
 from loopt.files import write_atomically
-from loopt.plan import InputError
 from loopt.text.index import SPLITS, Index
 from loopt.text.prepare import Settings, available_cores, prepare
 from loopt.text.progress import PreparingLine

@@ -17,10 +17,11 @@ from torch import Tensor
 
 from loopt.commands.parsing import parse_options
 from loopt.devices import DeviceName, pick_device
+from loopt.errors import InputError
 from loopt.evaluation import exact_match
 from loopt.evaluation.perplexity import mean_loss, perplexity
 from loopt.model import LoopedTransformer
-from loopt.plan import InputError, LoopPlan
+from loopt.plan import LoopPlan
 from loopt.runs import Run, TrainConfig
 from loopt.tasks import registry
 from loopt.text.token_data import TokenData

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from loopt.plan import InputError, LoopPlan
+from loopt.errors import InputError
+from loopt.plan import LoopPlan
 
 Options = TypeVar("Options")
 

@@ -8,8 +8,9 @@ import tyro
 from rich.console import Console
 
 from loopt.commands.parsing import parse_options
+from loopt.errors import InputError
 from loopt.model import FeedForwardKind, ModelConfig
-from loopt.plan import InputError, LoopPlan
+from loopt.plan import LoopPlan
 from loopt.report.drawing import draw_plan
 
 

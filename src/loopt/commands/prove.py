@@ -11,11 +11,11 @@ import torch
 from rich.console import Console
 
 from loopt.commands.parsing import choose, parse_options
-from loopt.plan import InputError
+from loopt.errors import InputError
+from loopt.files import explain_os_errors
 from loopt.report.curves import require_matplotlib
 from loopt.report.proofs import comparison_table, draw_trace, proof_report, summary, trace_text
 from loopt.runs import Run
-from loopt.runs.files import explained
 from loopt.tasks import groups
 from loopt.tasks.phop import PHop
 from loopt.theory import chain_of_thought, group_composition, phop, simulation
@@ -182,7 +182,7 @@ def _prepare(options: Options) -> None:
     if options.show:
         require_matplotlib()
     if options.save is not None:
-        with explained(f"write to save={options.save}"):
+        with explain_os_errors(f"write to save={options.save}"):
             options.save.mkdir(parents=True, exist_ok=True)
             probe = options.save / ".probe"
             probe.touch()

@@ -12,7 +12,9 @@ from rich.table import Table
 
 from loopt.commands.parsing import choose, parse_options
 from loopt.commands.train import report_stop
-from loopt.plan import InputError, LoopPlan
+from loopt.errors import InputError
+from loopt.files import explain_os_errors
+from loopt.plan import LoopPlan
 from loopt.report import sheet as sheets
 from loopt.report.comparison import terminal_table
 from loopt.report.curves import draw_by_difficulty, draw_by_loops, require_matplotlib
@@ -22,7 +24,6 @@ from loopt.reproduce.quick import QuickResult, claim, quick
 from loopt.reproduce.ray_launcher import run_on_ray
 from loopt.reproduce.sweep import Places, run_locally, state_of
 from loopt.reproduce.table import build_sheet, by_difficulty, by_loops
-from loopt.runs.files import explained
 from loopt.training import Session, presets
 
 USAGE = """\
@@ -178,7 +179,7 @@ def _show(experiment: Experiment, scale: Scale, places: Places) -> None:
     sheet = build_sheet(experiment, scale, places.results)
     Console().print(sheets.terminal(sheet))
     folder = places.results / experiment.name / scale
-    with explained(f"write {folder}"):
+    with explain_os_errors(f"write {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "table.md").write_text(sheets.markdown(sheet), encoding="utf-8")
         (folder / "table.tex").write_text(sheets.latex(sheet), encoding="utf-8")

@@ -12,12 +12,11 @@ from rich.console import Console
 from rich.table import Table
 
 from loopt.commands.parsing import parse_options
-from loopt.files import write_atomically
+from loopt.errors import InputError
+from loopt.files import explain_os_errors, write_atomically
 from loopt.model import Layer
-from loopt.plan import InputError
 from loopt.report.heatmaps import draw_heatmaps
 from loopt.runs import Run
-from loopt.runs.files import explained
 from loopt.similarity import cosine_matrix, layer_groups
 
 
@@ -59,7 +58,7 @@ def main(arguments: list[str]) -> int:
         table.add_row(str(k), *(f"{matrix.diagonal(k).mean():.3f}" for matrix in matrices.values()))
     Console().print(table)
     folder = options.out or options.run
-    with explained(f"write {folder}"):
+    with explain_os_errors(f"write {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         cosines = {group: matrix.tolist() for group, matrix in matrices.items()}
         write_atomically(folder / "similarity.json", json.dumps(cosines) + "\n")

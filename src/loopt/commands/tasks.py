@@ -12,7 +12,7 @@ from rich.table import Table
 
 from loopt import tasks
 from loopt.commands.parsing import choose, first_line, parse_options
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.tasks.audit import Audit, audit
 
 USAGE = """\

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from loopt.commands.parsing import choose, first_line, parse_options
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.runs import TrainConfig, read_config
 from loopt.text.index import INDEX, UNFINISHED, Index
 from loopt.text.prepare import Settings, prepare

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loopt.plan import InputError, LoopPlan
+from loopt.errors import InputError
+from loopt.files import explain_os_errors
+from loopt.plan import LoopPlan
 from loopt.report.comparison import Comparison
-from loopt.runs.files import explained
 
 COLOURS = {"iso_param": "#80868b", "iso_flop": "#c77700", "looped": "#1769aa"}
 """In the order they are drawn: the looped model's curve lies on top."""
@@ -57,7 +58,7 @@ def draw_curves(comparison: Comparison, chance: float, png: Path) -> str:
     axes.set(xlabel="training steps", ylabel="validation accuracy, %", ylim=(0, 105), xlim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0)
-    with explained(f"write {png}"):
+    with explain_os_errors(f"write {png}"):
         figure.savefig(png, dpi=160)
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))

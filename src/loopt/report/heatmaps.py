@@ -8,8 +8,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from loopt.files import explain_os_errors
 from loopt.report.curves import require_matplotlib
-from loopt.runs.files import explained
 
 
 def draw_heatmaps(matrices: Mapping[str, Tensor], path: Path) -> None:
@@ -30,7 +30,7 @@ def draw_heatmaps(matrices: Mapping[str, Tensor], path: Path) -> None:
         axes.set_visible(False)
     figure.colorbar(image, ax=list(panels), shrink=0.7, label="cosine")
     figure.supxlabel("layer", fontsize=9)
-    with explained(f"write {path}"):
+    with explain_os_errors(f"write {path}"):
         figure.savefig(path, dpi=140)
 
 

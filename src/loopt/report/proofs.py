@@ -12,8 +12,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from loopt.files import explain_os_errors
 from loopt.report.curves import require_matplotlib
-from loopt.runs.files import explained
 from loopt.theory.learned import Comparison
 from loopt.theory.proof import Check, Proof, Size, Trace
 
@@ -160,7 +160,7 @@ def draw_trace(trace: Trace, png: Path) -> None:
                 x += wide
             above, y = cells, y + 1
         y += 1
-    with explained(f"write {png}"):
+    with explain_os_errors(f"write {png}"):
         figure.savefig(png, dpi=130)
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from loopt.files import write_atomically
+from loopt.errors import RunError
+from loopt.files import explain_os_errors, write_atomically
 from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
-from loopt.runs import OptimConfig, RunError, TrainConfig
-from loopt.runs.files import explained
+from loopt.runs import OptimConfig, TrainConfig
 from loopt.tasks import Task
 
 Scale = Literal["cpu", "short", "paper"]
@@ -125,7 +125,7 @@ class Job:
 
     def write_result(self, results: Path, result: dict[str, Any]) -> None:
         path = self.result_path(results)
-        with explained(f"write {path}"):
+        with explain_os_errors(f"write {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(result, indent=1) + "\n")
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from loopt.analysis import answers_by_loop
 from loopt.evaluation import exact_match
+from loopt.files import explain_os_errors
 from loopt.plan import LoopPlan
 from loopt.report.comparison import Comparison, Measured
 from loopt.report.curves import draw_curves, require_matplotlib
 from loopt.report.page import Solved, render_page
 from loopt.runs import Run, TrainConfig
-from loopt.runs.files import explained
 from loopt.tasks import IGNORE
 from loopt.training import Outcome, Session, train
 
@@ -54,7 +54,7 @@ def quick(base: TrainConfig, out: Path, session: Session) -> QuickResult | Outco
     run = Run.load(_directory(out, base))
     facts = _facts(run.config, run.read_result() or {})
     page = out / "index.html"
-    with explained(f"write {page}"):
+    with explain_os_errors(f"write {page}"):
         text = render_page(TITLE, claim(comparison), comparison, svg, _solve_one(run), facts)
         page.write_text(text, encoding="utf-8")
     return QuickResult(comparison, page, figure)

@@ -16,10 +16,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from loopt.plan import InputError
+from loopt.errors import InputError, RunError
 from loopt.reproduce.experiment import Job
 from loopt.reproduce.sweep import Places, run_job, saved_step
-from loopt.runs import RunError
 from loopt.runs.run import BusyError
 from loopt.training import DivergedError, Outcome, Session
 from loopt.training.signals import noted_signals, stopped_by

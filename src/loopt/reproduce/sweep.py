@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from loopt.devices import pick_device
+from loopt.errors import InputError
 from loopt.evaluation import mean_score, score_each
-from loopt.plan import InputError
 from loopt.reproduce.experiment import Job
 from loopt.runs import Run, checkpoint, codec
 from loopt.training import Company, DivergedError, Outcome, Session, train, train_stepwise

@@ -2,7 +2,6 @@
 
 from loopt.runs.checkpoint import Best, CheckpointError, TrainState
 from loopt.runs.config import OptimConfig, TrainConfig
-from loopt.runs.files import RunError
 from loopt.runs.run import Run, read_config
 
 __all__ = [
@@ -10,7 +9,6 @@ __all__ = [
     "CheckpointError",
     "OptimConfig",
     "Run",
-    "RunError",
     "TrainConfig",
     "TrainState",
     "read_config",

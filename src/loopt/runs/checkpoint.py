@@ -21,8 +21,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from loopt.files import sync
-from loopt.runs.files import RunError, explained
+from loopt.errors import RunError
+from loopt.files import explain_os_errors, sync
 
 FORMAT = 2
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
@@ -83,7 +83,7 @@ def save(
     existing = steps_in(directory)
     intact = f"; the checkpoint of step {existing[-1]} is intact" if existing else ""
     temporary, final = directory / f"{TEMPORARY}{name_of(state.step)}", directory / name_of(state.step)
-    with explained(f"save the checkpoint {final}", afterwards=intact):
+    with explain_os_errors(f"save the checkpoint {final}", afterwards=intact):
         try:
             directory.mkdir(parents=True, exist_ok=True)
             temporary.mkdir()

@@ -9,8 +9,8 @@ import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from loopt import tasks
-from loopt.model import ConfigError
-from loopt.plan import LoopPlan, PlanError
+from loopt.errors import ConfigError, PlanError
+from loopt.plan import LoopPlan
 from loopt.runs.config import PLACE, TrainConfig
 from loopt.tasks.base import ADDED_LATER
 

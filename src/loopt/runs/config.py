@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from loopt.model import ConfigError, ModelConfig
+from loopt.errors import require
+from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
 from loopt.runs.loop_counts import LoopCounts
 from loopt.runs.stacking import StackingConfig
@@ -36,12 +37,12 @@ class OptimConfig:
     """Adafactor: the rate is relative to each matrix's own size."""
 
     def __post_init__(self) -> None:
-        _require(self.name in get_args(OptimizerName), "optim.name", self.name, " | ".join(get_args(OptimizerName)))
-        _require(math.isfinite(self.lr) and self.lr > 0, "optim.lr", self.lr, "more than 0")
-        _require(self.warmup_steps >= 0, "optim.warmup_steps", self.warmup_steps, "0 or more")
-        _require(all(0 <= beta < 1 for beta in self.betas), "optim.betas", self.betas, "0 up to, not including, 1")
-        _require(self.weight_decay >= 0, "optim.weight_decay", self.weight_decay, "0 or more")
-        _require(self.clip_norm > 0, "optim.clip_norm", self.clip_norm, "more than 0")
+        require(self.name in get_args(OptimizerName), "optim.name", self.name, " | ".join(get_args(OptimizerName)))
+        require(math.isfinite(self.lr) and self.lr > 0, "optim.lr", self.lr, "more than 0")
+        require(self.warmup_steps >= 0, "optim.warmup_steps", self.warmup_steps, "0 or more")
+        require(all(0 <= beta < 1 for beta in self.betas), "optim.betas", self.betas, "0 up to, not including, 1")
+        require(self.weight_decay >= 0, "optim.weight_decay", self.weight_decay, "0 or more")
+        require(self.clip_norm > 0, "optim.clip_norm", self.clip_norm, "more than 0")
 
 
 RegularizerKind = Literal["cosine", "l2"]
@@ -59,11 +60,11 @@ class RegularizerConfig:
     """cosine is the paper's; l2 pulls the sizes together as well."""
 
     def __post_init__(self) -> None:
-        _require(self.block >= 0, "regularizer.block", self.block, "1 or more, or 0 for none")
+        require(self.block >= 0, "regularizer.block", self.block, "1 or more, or 0 for none")
         finite = math.isfinite(self.weight) and self.weight >= 0
-        _require(finite, "regularizer.weight", self.weight, "0 or more")
+        require(finite, "regularizer.weight", self.weight, "0 or more")
         kinds = get_args(RegularizerKind)
-        _require(self.kind in kinds, "regularizer.kind", self.kind, " | ".join(kinds))
+        require(self.kind in kinds, "regularizer.kind", self.kind, " | ".join(kinds))
 
     @property
     def active(self) -> bool:
@@ -74,7 +75,7 @@ class RegularizerConfig:
         smaller = [k for k in range(1, layers) if layers % k == 0]
         choice = " | ".join(map(str, smaller)) or "nothing"
         allowed = f"{choice}, to divide the model's {layers} distinct layers and leave some to compare"
-        _require(self.block in smaller, "regularizer.block", self.block, allowed)
+        require(self.block in smaller, "regularizer.block", self.block, allowed)
 
 
 @dataclass(frozen=True)
@@ -113,28 +114,28 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "log_every", "eval_every", "eval_examples", "test_examples"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         if self.task is not None:
             parts = len(self.task.parts)
             allowed = f"{parts} or more, one for each of its parts"
-            _require(self.batch_size >= parts, "batch_size", self.batch_size, allowed)
-            _require(self.data is None, "data", self.data, "none, since there is a task")
+            require(self.batch_size >= parts, "batch_size", self.batch_size, allowed)
+            require(self.data is None, "data", self.data, "none, since there is a task")
         if self.regularizer.active:
             self.regularizer.check(self.model.plan.distinct_layers)
-            _require(not self.stacking.active, "stacking.block", self.stacking.block, "0 with a regularizer")
+            require(not self.stacking.active, "stacking.block", self.stacking.block, "0 with a regularizer")
         if self.stacking.active:
             self.stacking.check(self.model.plan, self.steps)
         if self.loop_counts.active:
             self.loop_counts.check(self.model.plan, self.steps)
-            _require(not self.stacking.active, "stacking.block", self.stacking.block, "0 with loop_counts")
-        _require(0 <= self.seed < 2**63, "seed", self.seed, "0 to 2^63 - 1")
+            require(not self.stacking.active, "stacking.block", self.stacking.block, "0 with loop_counts")
+        require(0 <= self.seed < 2**63, "seed", self.seed, "0 to 2^63 - 1")
         if self.train_examples is not None:
-            _require(self.train_examples >= 1, "train_examples", self.train_examples, "1 or more, or none")
-        _require(0 <= self.answer_weight <= 1, "answer_weight", self.answer_weight, "0 to 1")
+            require(self.train_examples >= 1, "train_examples", self.train_examples, "1 or more, or none")
+        require(0 <= self.answer_weight <= 1, "answer_weight", self.answer_weight, "0 to 1")
         if self.target_accuracy is not None:
-            _require(0 < self.target_accuracy <= 1, "target_accuracy", self.target_accuracy, "more than 0, at most 1")
+            require(0 < self.target_accuracy <= 1, "target_accuracy", self.target_accuracy, "more than 0, at most 1")
         warmup = self.optim.warmup_steps
-        _require(warmup <= self.steps, "optim.warmup_steps", warmup, f"at most steps={self.steps}")
+        require(warmup <= self.steps, "optim.warmup_steps", warmup, f"at most steps={self.steps}")
 
     def plan_of_checkpoint(self, step: int) -> LoopPlan:
         """What the model's plan was when so many updates had been done; with stacking it was shallower earlier."""
@@ -145,21 +146,16 @@ class TrainConfig:
         words = len(self.task.vocabulary)
         length = max(task.length for task in (self.task, *self.task.tests.values()))
         model = replace(self.model, vocab_size=self.model.vocab_size or words, max_len=self.model.max_len or length)
-        _require(model.vocab_size >= words, "model.vocab_size", model.vocab_size, f"the task's {words} or more")
-        _require(model.max_len >= length, "model.max_len", model.max_len, f"the task's {length} or more")
+        require(model.vocab_size >= words, "model.vocab_size", model.vocab_size, f"the task's {words} or more")
+        require(model.max_len >= length, "model.max_len", model.max_len, f"the task's {length} or more")
         return replace(self, model=model)
 
     def resolved_for_text(self, words: int, fingerprint: str) -> TrainConfig:
         """The same for text: with so many words in its vocabulary, and with this fingerprint."""
         model = replace(self.model, vocab_size=self.model.vocab_size or words)
-        _require(model.vocab_size >= words, "model.vocab_size", model.vocab_size, f"the text's {words} or more")
-        _require(model.max_len >= 1, "model.max_len", model.max_len, "1 or more: the length of a sequence")
-        _require(self.target_accuracy is None, "target_accuracy", self.target_accuracy, "none with text")
-        _require(self.train_examples is None, "train_examples", self.train_examples, "none with text: all of it counts")
-        _require(self.answer_weight == 0, "answer_weight", self.answer_weight, "0 with text, which has no answers")
+        require(model.vocab_size >= words, "model.vocab_size", model.vocab_size, f"the text's {words} or more")
+        require(model.max_len >= 1, "model.max_len", model.max_len, "1 or more: the length of a sequence")
+        require(self.target_accuracy is None, "target_accuracy", self.target_accuracy, "none with text")
+        require(self.train_examples is None, "train_examples", self.train_examples, "none with text: all of it counts")
+        require(self.answer_weight == 0, "answer_weight", self.answer_weight, "0 with text, which has no answers")
         return replace(self, model=model, data_fingerprint=fingerprint)
-
-
-def _require(holds: bool, name: str, value: object, allowed: str) -> None:
-    if not holds:
-        raise ConfigError(f"{name}={value}: allowed is {allowed}")

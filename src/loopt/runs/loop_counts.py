@@ -22,10 +22,10 @@ from typing import Literal, get_args
 
 import torch
 
-from loopt.model import ConfigError
+from loopt.errors import require
 from loopt.plan import LoopPlan
+from loopt.random_bits import Stream
 from loopt.tasks.base import ADDED_LATER
-from loopt.tasks.random_bits import Stream
 
 Distribution = Literal["uniform", "lognormal_poisson", "growing"]
 
@@ -51,24 +51,26 @@ class LoopCounts:
     The smaller numbers get equal shares of the steps before it."""
 
     def __post_init__(self) -> None:
-        _require(self.low >= 0, "low", self.low, "1 or more, or 0 for none")
-        _require(self.high >= self.low, "high", self.high, f"low={self.low} or more")
-        _require(self.active or self.high == 0, "low", self.low, f"1 or more, since high={self.high}")
+        require(self.low >= 0, "loop_counts.low", self.low, "1 or more, or 0 for none")
+        require(self.high >= self.low, "loop_counts.high", self.high, f"low={self.low} or more")
+        require(self.active or self.high == 0, "loop_counts.low", self.low, f"1 or more, since high={self.high}")
         kinds = get_args(Distribution)
-        _require(self.distribution in kinds, "distribution", self.distribution, " | ".join(kinds))
+        require(self.distribution in kinds, "loop_counts.distribution", self.distribution, " | ".join(kinds))
         if self.distribution == "lognormal_poisson":
             given = self.center is not None and self.low <= self.center <= self.high
-            _require(given, "center", self.center, f"from low={self.low} to high={self.high}")
+            require(given, "loop_counts.center", self.center, f"from low={self.low} to high={self.high}")
         else:
-            _require(self.center is None, "center", self.center, f"none with distribution={self.distribution}")
+            require(
+                self.center is None, "loop_counts.center", self.center, f"none with distribution={self.distribution}"
+            )
         if self.distribution == "growing":
-            _require(self.active, "low", self.low, "1 or more with distribution=growing")
+            require(self.active, "loop_counts.low", self.low, "1 or more with distribution=growing")
             more = self.high - self.low
-            _require(more > 0, "high", self.high, f"more than low={self.low} with distribution=growing")
+            require(more > 0, "loop_counts.high", self.high, f"more than low={self.low} with distribution=growing")
             allowed = f"{more} or more, a step for each number of loops before high={self.high}"
-            _require(self.until is not None and self.until >= more, "until", self.until, allowed)
+            require(self.until is not None and self.until >= more, "loop_counts.until", self.until, allowed)
         else:
-            _require(self.until is None, "until", self.until, f"none with distribution={self.distribution}")
+            require(self.until is None, "loop_counts.until", self.until, f"none with distribution={self.distribution}")
 
     def check(self, plan: LoopPlan, steps: int) -> None:
         """Refuse a plan that does not tell what to loop, and growth into another model or after the end."""
@@ -76,8 +78,8 @@ class LoopCounts:
         if self.until is not None and plan.loopable is not None:
             loops = plan.blocks[plan.loopable].loops
             allowed = f"{loops} with distribution=growing, as the model's plan {plan} has it"
-            _require(self.high == loops, "high", self.high, allowed)
-            _require(self.until < steps, "until", self.until, f"less than steps={steps}")
+            require(self.high == loops, "loop_counts.high", self.high, allowed)
+            require(self.until < steps, "loop_counts.until", self.until, f"less than steps={steps}")
 
     @property
     def active(self) -> bool:
@@ -113,8 +115,3 @@ def _lognormal_poisson(count: int, mean: float) -> float:
     poisson = (math.exp(count * math.log(rate) - rate - math.lgamma(count + 1)) for rate in rates)
     normal = (math.exp(-z * z / 2) / math.sqrt(2 * math.pi) / 20 for z in deviations)
     return math.fsum(p * n for p, n in zip(poisson, normal, strict=True))
-
-
-def _require(holds: bool, name: str, value: object, allowed: str) -> None:
-    if not holds:
-        raise ConfigError(f"loop_counts.{name}={value}: allowed is {allowed}")

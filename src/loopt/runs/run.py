@@ -13,13 +13,12 @@ from typing import IO, Any, Literal
 
 from torch import Tensor
 
-from loopt.files import sync, write_atomically
+from loopt.errors import InputError, RunError
+from loopt.files import explain_os_errors, sync, write_atomically
 from loopt.model import LoopedTransformer
-from loopt.plan import InputError
 from loopt.runs import checkpoint, codec
 from loopt.runs.checkpoint import CheckpointError, TrainState
 from loopt.runs.config import TrainConfig
-from loopt.runs.files import RunError, explained
 
 try:
     import fcntl
@@ -52,7 +51,7 @@ class Run:
     def start(cls, directory: Path, config: TrainConfig) -> Run:
         """Take ``directory`` for training ``config``: new, or the same run to go on with."""
         run = cls(directory, config)
-        with explained(f"write the run {directory}"):
+        with explain_os_errors(f"write the run {directory}"):
             run.checkpoints.mkdir(parents=True, exist_ok=True)
             run._take_lock()
             checkpoint.sweep(run.checkpoints)
@@ -67,7 +66,7 @@ class Run:
                         f"or go on as it was with: loopt train --from {directory / 'config.json'} --run {directory}"
                     )
             else:
-                with explained(f"write the run {directory}"):
+                with explain_os_errors(f"write the run {directory}"):
                     write_atomically(directory / "config.json", json.dumps(codec.to_json(config), indent=1) + "\n")
         except BaseException:
             run.close()
@@ -147,7 +146,7 @@ class Run:
         steps = checkpoint.steps_in(self.checkpoints)
         for_good = {step for step in steps if checkpoint.is_kept(self.checkpoints, step)}
         needed = self._with_bests(steps[-KEEP_LAST:]) | for_good | set(keep)
-        with explained(f"delete old checkpoints in {self.checkpoints}"):
+        with explain_os_errors(f"delete old checkpoints in {self.checkpoints}"):
             for step in steps:
                 if step not in needed:
                     checkpoint.remove(self.checkpoints, step)
@@ -176,7 +175,7 @@ class Run:
 
     def open_metrics(self, keep_bytes: int) -> None:
         """Open metrics.jsonl for appending, cut back to what a checkpoint had seen of it."""
-        with explained(f"write {self.metrics_path}"):
+        with explain_os_errors(f"write {self.metrics_path}"):
             self._metrics = self.metrics_path.open("ab")
             size = self._metrics.tell()
             if size < keep_bytes:
@@ -190,14 +189,14 @@ class Run:
 
     def log(self, entry: dict[str, Any]) -> None:
         assert self._metrics is not None
-        with explained(f"write {self.metrics_path}"):
+        with explain_os_errors(f"write {self.metrics_path}"):
             self._metrics.write(json.dumps(entry).encode() + b"\n")
             self._metrics.flush()
 
     def sync_metrics(self) -> int:
         """Put metrics.jsonl on the disk; how many bytes it has."""
         assert self._metrics is not None
-        with explained(f"write {self.metrics_path}"):
+        with explain_os_errors(f"write {self.metrics_path}"):
             os.fsync(self._metrics.fileno())
             return self._metrics.tell()
 
@@ -212,7 +211,7 @@ class Run:
 
     def write_result(self, result: dict[str, Any]) -> None:
         path = self.directory / "result.json"
-        with explained(f"write {path}"):
+        with explain_os_errors(f"write {path}"):
             write_atomically(path, json.dumps(result, indent=1) + "\n")
 
     def read_result(self) -> dict[str, Any] | None:

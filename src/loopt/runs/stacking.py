@@ -6,7 +6,7 @@ import bisect
 import itertools
 from dataclasses import dataclass
 
-from loopt.model import ConfigError
+from loopt.errors import require
 from loopt.plan import Block, LoopPlan
 
 
@@ -18,13 +18,16 @@ class StackingConfig:
     """Steps, counted from 0, that are the first with another block."""
 
     def __post_init__(self) -> None:
-        _require(self.block >= 0, "block", self.block, "1 or more, or 0 for none")
+        require(self.block >= 0, "stacking.block", self.block, "1 or more, or 0 for none")
         if not self.active:
-            _require(not self.grow_at, "grow_at", self.grow_at, "nothing, since block=0")
+            require(not self.grow_at, "stacking.grow_at", self.grow_at, "nothing, since block=0")
             return
         ascending = all(a < b for a, b in itertools.pairwise((0, *self.grow_at)))
-        _require(
-            bool(self.grow_at) and ascending, "grow_at", self.grow_at, "one step or more, each later than the last"
+        require(
+            bool(self.grow_at) and ascending,
+            "stacking.grow_at",
+            self.grow_at,
+            "one step or more, each later than the last",
         )
 
     @property
@@ -40,15 +43,20 @@ class StackingConfig:
         (100, 300, 600)
         """
         whole = block >= 1 and layers >= block and layers % block == 0
-        _require(whole, "block", block, f"a divisor of the {layers} layers")
+        require(whole, "stacking.block", block, f"a divisor of the {layers} layers")
         shares = list(itertools.accumulate(stage**power for stage in range(1, layers // block + 1)))
         return cls(block, tuple(round(steps * share / shares[-1]) for share in shares[:-1]))
 
     def check(self, plan: LoopPlan, steps: int) -> None:
         """Refuse a model that does not come out of this growth, and growth after the end."""
         final = self.plan_at(self.grow_at[-1])
-        _require(plan == final, "grow_at", self.grow_at, f"what grows into the model's plan {plan}, not into {final}")
-        _require(self.grow_at[-1] < steps, "grow_at", self.grow_at, f"steps before the last, steps={steps}")
+        require(
+            plan == final,
+            "stacking.grow_at",
+            self.grow_at,
+            f"what grows into the model's plan {plan}, not into {final}",
+        )
+        require(self.grow_at[-1] < steps, "stacking.grow_at", self.grow_at, f"steps before the last, steps={steps}")
 
     def layers_at(self, step: int) -> int:
         """Layers of the model that takes this step."""
@@ -60,8 +68,3 @@ class StackingConfig:
         ['6x1', '6x1', '12x1', '18x1', '18x1']
         """
         return LoopPlan((Block(self.layers_at(step), 1),))
-
-
-def _require(holds: bool, field: str, value: object, allowed: str) -> None:
-    if not holds:
-        raise ConfigError(f"stacking.{field}={value}: allowed is {allowed}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.tasks.addition import Addition
 from loopt.tasks.assignment import VariableAssignment
 from loopt.tasks.base import IGNORE, Batch, Split, Task

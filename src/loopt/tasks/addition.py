@@ -28,7 +28,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from loopt.plan import InputError
+from loopt.errors import InputError
+from loopt.random_bits import Stream
 from loopt.tasks.base import (
     ADDED_LATER,
     IGNORE,
@@ -39,7 +40,6 @@ from loopt.tasks.base import (
     check_integer,
     different_integers,
 )
-from loopt.tasks.random_bits import Stream
 
 VOCABULARY = (*"0123456789", "+", "=", "end", "pad")
 PLUS, EQUALS, END, PAD = range(10, 14)

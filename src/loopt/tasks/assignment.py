@@ -51,9 +51,9 @@ from typing import ClassVar, Literal, NoReturn, get_args
 import torch
 from torch import Tensor
 
-from loopt.plan import InputError
+from loopt.errors import InputError
+from loopt.random_bits import Stream
 from loopt.tasks.base import IGNORE, Batch, Task, check_choice, check_integer
-from loopt.tasks.random_bits import Stream
 
 Rendering = Literal["math", "code"]
 Order = Literal["levels", "shuffled"]

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from loopt.random_bits import Stream
 from loopt.tasks.base import IGNORE, Split, Task, check_integer
-from loopt.tasks.random_bits import Stream
 
 CHUNK = 4096
 MAX_FEATURES = 1024

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from loopt.plan import InputError
-from loopt.tasks.random_bits import Stream
+from loopt.errors import InputError
+from loopt.random_bits import Stream
 
 IGNORE = -100
 """The label of a position where nothing is asked."""

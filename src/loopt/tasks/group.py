@@ -28,6 +28,7 @@ from typing import ClassVar, get_args
 import torch
 from torch import Tensor
 
+from loopt.random_bits import Stream
 from loopt.tasks import groups
 from loopt.tasks.base import (
     ADDED_LATER,
@@ -39,7 +40,6 @@ from loopt.tasks.base import (
     check_integer,
     different_integers,
 )
-from loopt.tasks.random_bits import Stream
 
 Act = tuple[tuple[int, ...], ...]
 """What an element does: for each factor of its group, where each point goes."""

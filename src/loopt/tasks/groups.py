@@ -39,7 +39,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 
 MAX_ORDER = 1000
 """S6 has 720 elements; a table of S7 would have 25 million entries."""

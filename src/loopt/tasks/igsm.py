@@ -27,10 +27,10 @@ from typing import ClassVar, get_args
 import torch
 from torch import Tensor
 
-from loopt.plan import InputError
+from loopt.errors import InputError
+from loopt.random_bits import Stream
 from loopt.tasks.base import ADDED_LATER, IGNORE, Batch, Supervision, Task, check_choice, check_integer
 from loopt.tasks.igsm_text import ENTITIES, PAD, Expression, Reader, names_in, worked_out, written
-from loopt.tasks.random_bits import Stream
 
 PER_LEVEL = 4
 EDGES = 48

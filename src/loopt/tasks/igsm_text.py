@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 
 ENTITIES = "ABCDEFGHIJKLMNOP"
 PAD = "<pad>"

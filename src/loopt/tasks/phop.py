@@ -33,9 +33,9 @@ from typing import ClassVar, Literal, get_args
 import torch
 from torch import Tensor
 
-from loopt.plan import InputError
+from loopt.errors import InputError
+from loopt.random_bits import Stream
 from loopt.tasks.base import IGNORE, Batch, Supervision, Task, check_choice, check_integer, different_integers
-from loopt.tasks.random_bits import Stream
 
 Sampler = Literal["planted", "uniform"]
 

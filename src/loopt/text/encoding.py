@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.text.index import SPLITS, IdType, Recipe, Split
 from loopt.text.sources import START, Place
 from loopt.text.text_files import Document

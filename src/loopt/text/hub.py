@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.text.text_files import INSTALL, Document, text_of
 
 

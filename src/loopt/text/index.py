@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from loopt.errors import InputError
 from loopt.files import write_atomically
-from loopt.plan import InputError
 from loopt.text.sources import Place
 
 FORMAT = 1

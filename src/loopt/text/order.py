@@ -16,7 +16,7 @@ from math import isqrt
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 
 ROUNDS = 12
 _GOLDEN, _FIRST_FACTOR, _SECOND_FACTOR = map(np.uint64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))

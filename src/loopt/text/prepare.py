@@ -16,8 +16,8 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+from loopt.errors import InputError
 from loopt.files import write_atomically
-from loopt.plan import InputError
 from loopt.text.encoding import Batch, batches, encoded_in_order
 from loopt.text.index import INDEX, LARGEST_VOCABULARY, SPLITS, TOKENIZER, UNFINISHED, Index, Recipe, Split
 from loopt.text.shards import GrowingShard

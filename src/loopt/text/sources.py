@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.text.hub import HubDataset
 from loopt.text.text_files import Document, JsonLinesFile, ParquetFile, TextFile, format_of
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 
 COMPRESSIONS = (".gz", ".xz", ".zst")
 INSTALL = "install it with: pip install 'loopt[data]'"

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.text.index import INDEX, SPLITS, TOKENIZER, UNFINISHED, Index, Shard, Split
 from loopt.text.tokenizer import TokenizerFile
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.text.text_files import INSTALL
 
 END_OF_DOCUMENT = "<|endoftext|>"

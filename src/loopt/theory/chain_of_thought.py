@@ -36,8 +36,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from loopt.errors import InputError
 from loopt.model import LoopedTransformer
-from loopt.plan import Block, InputError, LoopPlan
+from loopt.plan import Block, LoopPlan
 from loopt.theory.examples import ADDITION_WORDS, all_additions, build_addition, random_transformer
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head, Space, zeros
 from loopt.theory.gates import signed_binary

@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from loopt.plan import InputError, LoopPlan
+from loopt.errors import InputError
+from loopt.plan import LoopPlan
 from loopt.tasks.groups import Group
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head, Space, zeros
 from loopt.theory.gates import signed_binary

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from loopt.errors import InputError
 from loopt.model import Layer, LoopedTransformer, ModelConfig
-from loopt.plan import InputError, LoopPlan
+from loopt.plan import LoopPlan
 
 
 def zeros(*shape: int) -> Tensor:

@@ -43,8 +43,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from loopt.errors import InputError
 from loopt.model import LoopedTransformer
-from loopt.plan import InputError, LoopPlan
+from loopt.plan import LoopPlan
 from loopt.tasks import groups
 from loopt.tasks.group import GroupComposition
 from loopt.tasks.groups import Group

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from loopt.analysis import answers_by_loop
+from loopt.errors import InputError
 from loopt.model import LoopedTransformer
-from loopt.plan import InputError
 from loopt.tasks.phop import PHop
 from loopt.theory.phop import build_looped, hops_held
 

@@ -34,8 +34,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from loopt.errors import InputError
 from loopt.model import LoopedTransformer
-from loopt.plan import InputError, LoopPlan
+from loopt.plan import LoopPlan
 from loopt.tasks.phop import LETTERS, PHop
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head, Space, zeros
 from loopt.theory.precision import MOST_BITS, FixedPoint, Softmax, forward

@@ -23,7 +23,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head
 
 Softmax = Literal["plain", "shifted"]

@@ -9,17 +9,16 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from loopt.files import write_atomically
+from loopt.errors import InputError
+from loopt.files import explain_os_errors, write_atomically
 from loopt.model import LoopedTransformer, ModelConfig
-from loopt.plan import InputError
-from loopt.runs.files import explained
 
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
 
 
 def save(model: LoopedTransformer, directory: Path) -> None:
     config = {field.name: getattr(model.config, field.name) for field in fields(ModelConfig)}
-    with explained(f"save {directory}"):
+    with explain_os_errors(f"save {directory}"):
         directory.mkdir(parents=True, exist_ok=True)
         save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, directory / WEIGHTS)
         write_atomically(directory / CONFIG, json.dumps(config | {"plan": str(model.config.plan)}, indent=1) + "\n")

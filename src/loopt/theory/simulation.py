@@ -36,8 +36,9 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from loopt.errors import InputError
 from loopt.model import Layer
-from loopt.plan import InputError, LoopPlan
+from loopt.plan import LoopPlan
 from loopt.tasks.groups import group
 from loopt.theory.examples import composition_by_prefixes, random_transformer
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head, Space, zeros

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
+from loopt.errors import require
 from loopt.kernels import has_triton
-from loopt.plan import InputError
 
 
 class Adafactor(torch.optim.Optimizer):
@@ -34,11 +34,11 @@ class Adafactor(torch.optim.Optimizer):
         scale_parameter: bool = True,
         compiled: bool = False,
     ) -> None:
-        _require(lr.ndim == 0 if isinstance(lr, Tensor) else lr >= 0, "lr", lr, "0 or more, or a 0-dim tensor")
-        _require(beta2_decay < 0, "beta2_decay", beta2_decay, "less than 0")
-        _require(eps[0] > 0 and eps[1] >= 0, "eps", eps, "a pair of a positive number and one of 0 or more")
-        _require(clip_threshold > 0, "clip_threshold", clip_threshold, "more than 0")
-        _require(weight_decay >= 0, "weight_decay", weight_decay, "0 or more")
+        require(lr.ndim == 0 if isinstance(lr, Tensor) else lr >= 0, "Adafactor.lr", lr, "0 or more, or a 0-dim tensor")
+        require(beta2_decay < 0, "Adafactor.beta2_decay", beta2_decay, "less than 0")
+        require(eps[0] > 0 and eps[1] >= 0, "Adafactor.eps", eps, "a pair of a positive number and one of 0 or more")
+        require(clip_threshold > 0, "Adafactor.clip_threshold", clip_threshold, "more than 0")
+        require(weight_decay >= 0, "Adafactor.weight_decay", weight_decay, "0 or more")
         options = {
             "lr": lr,
             "beta2_decay": beta2_decay,
@@ -133,8 +133,3 @@ def _mean(x: Tensor, dim: int) -> Tensor:
 
 def _rms(x: Tensor) -> Tensor:
     return (x.square().sum() / x.numel()).sqrt()
-
-
-def _require(holds: bool, field: str, value: object, allowed: str) -> None:
-    if not holds:
-        raise InputError(f"Adafactor: {field}={value}; must be {allowed}")

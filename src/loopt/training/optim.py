@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import AdamW, Optimizer
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 from loopt.training.adafactor import Adafactor
 from loopt.training.muon import Muon
 

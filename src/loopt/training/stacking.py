@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from loopt.model import ConfigError
+from loopt.errors import ConfigError
 
 _LAYER = re.compile(r"(loop\.layers\.)(\d+)(\..+)")  # loop.layers.3.attention.qkv.weight/exp_avg
 

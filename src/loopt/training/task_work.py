@@ -12,9 +12,9 @@ from torch import Tensor
 from loopt.evaluation import mean_score, score_each
 from loopt.kernels import speed_up
 from loopt.model import LoopedTransformer
+from loopt.random_bits import Stream, TensorStream
 from loopt.runs import TrainConfig
 from loopt.tasks import IGNORE, Batch, Task
-from loopt.tasks.random_bits import Stream, TensorStream
 from loopt.training.optim import build_optimizers
 from loopt.training.step import Step
 from loopt.training.work import Evaluation

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch._functorch import config as functorch_config
 from torch.nn.parallel import DistributedDataParallel
 
+from loopt.errors import InputError
 from loopt.evaluation.perplexity import mean_loss, perplexity
 from loopt.kernels import speed_up
 from loopt.model import LoopedTransformer
-from loopt.plan import InputError
 from loopt.runs import TrainConfig
 from loopt.text.order import sequence_at
 from loopt.text.token_data import TokenData

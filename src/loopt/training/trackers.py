@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from loopt.plan import InputError
+from loopt.errors import InputError
 
 TrackerName = Literal["tensorboard", "wandb"]
 

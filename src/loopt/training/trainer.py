@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from loopt.devices import DeviceName, pick_device
+from loopt.errors import InputError, RunError
 from loopt.kernels import wake_compiler
 from loopt.model import LoopedTransformer
-from loopt.plan import InputError, LoopPlan
-from loopt.runs import Best, Run, RunError, TrainConfig, TrainState, checkpoint, codec, read_config
+from loopt.plan import LoopPlan
+from loopt.runs import Best, Run, TrainConfig, TrainState, checkpoint, codec, read_config
 from loopt.runs.stacking import StackingConfig
 from loopt.training.ahead import compiling_ahead
 from loopt.training.environment import environment

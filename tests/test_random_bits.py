@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from loopt.tasks.random_bits import Stream
+from loopt.random_bits import Stream
 
 torch.set_num_threads(1)
 

@@ -1,0 +1,34 @@
+"""The errors that are meant for the user, and the one way to check a value.
+
+An exported model carries this file, so it imports nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+
+class InputError(ValueError):
+    """What the user gave cannot be used. The message stands alone: the command line prints it and nothing else."""
+
+
+class PlanError(InputError):
+    """A plan cannot be read or run."""
+
+
+class ConfigError(InputError):
+    """A config describes a model or a run that cannot be built."""
+
+
+class RunError(InputError):
+    """A run's directory cannot be written, or does not hold what it should."""
+
+
+def require(holds: bool, field: str, value: object, allowed: str, error: type[InputError] = ConfigError) -> None:
+    """Raise ``error`` unless ``holds``, with a message that names the field, its value and what is allowed.
+
+    >>> require(3 >= 1, "steps", 3, "1 or more")
+    >>> require(0 >= 1, "steps", 0, "1 or more")
+    Traceback (most recent call last):
+    loopt.errors.ConfigError: steps=0: allowed is 1 or more
+    """
+    if not holds:
+        raise error(f"{field}={value}: allowed is {allowed}")
