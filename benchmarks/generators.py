@@ -33,7 +33,7 @@ from torch import Tensor
 from loopt import tasks
 from loopt.random_bits import Stream
 from loopt.tasks import Batch, PHop, Task
-from loopt.training.task_work import shares
+from loopt.training.task_learner import shares
 
 # The tasks' defaults are the paper's shapes.
 SHAPES: dict[str, Task] = {name: tasks.get(name) for name in tasks.names()} | {"phop, uniform": PHop(sampler="uniform")}
@@ -131,7 +131,7 @@ def compiled_draw() -> Callable[..., Batch]:
 
 def maker(task: Task, batch_size: int, device: str, draw: Callable[..., Batch] = draw) -> Callable[[], None]:
     """Makes the next batch each time it is called, from a counter on the device, as a training step does."""
-    parts = list(zip(task.parts, shares(batch_size, len(task.parts)), strict=True))
+    parts = list(zip(task.mixture, shares(batch_size, len(task.mixture)), strict=True))
     done = torch.zeros(1, dtype=torch.int64, device=device)
 
     def make() -> None:

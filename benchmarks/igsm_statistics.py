@@ -30,7 +30,8 @@ from rich.progress import track
 from torch import Tensor
 
 from loopt.random_bits import Stream, _mix
-from loopt.tasks import IGSM, Split
+from loopt.source import Split
+from loopt.tasks import IGSM
 from loopt.tasks.igsm import MOST_OPERANDS, PER_LEVEL, _of_query, _Problem
 from loopt.tasks.igsm_text import ENTITIES, PAD, Reader, names_in, worked_out, written
 

@@ -1,6 +1,6 @@
 """What a step of language modelling costs at the paper's shape: 24 layers deep, sequences of 1280 tokens.
 
-    python benchmarks/lm_gpu.py                  all parts, about four minutes on an H200
+    python benchmarks/lm_gpu.py                  all sections, about four minutes on an H200
     python benchmarks/lm_gpu.py ours             only ours, at every shape and plan
     python benchmarks/lm_gpu.py --preset lm-75m  at another shape
 
@@ -27,19 +27,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from loopt.kernels import wake_compiler
+from loopt.kernels import start_compile_workers
 from loopt.plan import LoopPlan
-from loopt.runs import OptimConfig, TrainConfig
+from loopt.runs import TrainConfig
 from loopt.runs.config import RegularizerConfig
-from loopt.training.ahead import compiling_ahead
+from loopt.runs.optimizers import OPTIMIZERS
+from loopt.text.source import Text
+from loopt.training.kernel_warmup import warming_up_kernels
+from loopt.training.learner import WARM_UP
 from loopt.training.parallel import Ranks
 from loopt.training.presets import PRESETS
-from loopt.training.step import WARM_UP
-from loopt.training.text_work import TextStep
+from loopt.training.text_learner import TextLearner
 from loopt.training.trainer import build_model
 
 Step = Callable[[], None]
-PARTS = ("ours", "plain", "transformers", "regularizer", "recompute")
+SECTIONS = ("ours", "plain", "transformers", "regularizer", "recompute")
 WIDTHS = "{:34} {:>9} {:>9} {:>9} {:>8}"
 
 
@@ -60,7 +62,7 @@ class RandomTokens:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all unless given")
+    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; all unless given")
     parser.add_argument("--preset", default="lm-1b", help="lm-1b, lm-350m, lm-75m or lm-10m")
     parser.add_argument("--plans", nargs="*", default=["4x6", "24x1"])
     parser.add_argument("--batch", type=int, default=8)
@@ -70,13 +72,13 @@ def main() -> None:
     options = parser.parse_args()
     print(_where(options.device), f"{options.preset}, batch {options.batch}", sep=", ")
     print(WIDTHS.format("", "ms", "TFLOP/s", "GB", "start, s"))
-    for part in options.parts or PARTS:
-        for plan in options.plans if part in ("ours", "plain", "regularizer") else options.plans[:1]:
+    for section in options.sections or SECTIONS:
+        for plan in options.plans if section in ("ours", "plain", "regularizer") else options.plans[:1]:
             config = config_of(options, plan)
             try:
-                measure(part, config, options)
-            except Exception as error:  # the other parts are still worth their time
-                print(f"{part} {plan}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+                measure(section, config, options)
+            except Exception as error:  # the other sections are still worth their time
+                print(f"{section} {plan}: {type(error).__name__}: {str(error)[:300]}", flush=True)
             gc.collect()
             torch.compiler.reset()
             if options.device == "cuda":
@@ -90,13 +92,13 @@ def _where(device: str) -> str:
 def config_of(options: argparse.Namespace, plan: str) -> TrainConfig:
     base = PRESETS[options.preset]()
     model = replace(base.model, plan=LoopPlan.parse(plan), vocab_size=base.model.vocab_size or 2048)
-    optim = OptimConfig(name=options.optimizer, lr=1e-4, warmup_steps=0)
+    optim = OPTIMIZERS[options.optimizer](lr=1e-4, warmup_steps=0)
     return replace(base, model=model, optim=optim, batch_size=options.batch)
 
 
-def measure(part: str, config: TrainConfig, options: argparse.Namespace) -> None:
+def measure(section: str, config: TrainConfig, options: argparse.Namespace) -> None:
     device, plan = torch.device(options.device), str(config.model.plan)
-    match part:
+    match section:
         case "ours":
             report(f"ours {plan} {config.optim.name}", config, lambda: ours(config, device), options)
         case "plain":
@@ -113,7 +115,7 @@ def measure(part: str, config: TrainConfig, options: argparse.Namespace) -> None
             name = f"ours {plan}, batch {large.batch_size}, recomputed"
             report(name, large, lambda: ours(large, device, recompute=True), options)
         case _:
-            raise SystemExit(f"lm_gpu.py: part {part!r} is not known; allowed are {', '.join(PARTS)}")
+            raise SystemExit(f"lm_gpu.py: section {section!r} is not known; allowed are {', '.join(SECTIONS)}")
 
 
 def report(
@@ -146,13 +148,14 @@ def report(
 
 def ours(config: TrainConfig, device: torch.device, recompute: bool = False) -> Step:
     if device.type == "cuda":
-        wake_compiler()
-    with compiling_ahead(config, device):
+        start_compile_workers()
+    with warming_up_kernels(config, device):
         model = build_model(config, device)
     model.loop.recompute = recompute
-    data = RandomTokens(config.model.vocab_size)
-    compiled = device.type == "cuda"
-    return TextStep(config, model, data, 0, compiled, Ranks(), "ddp", None)  # type: ignore[arg-type]
+    text = Text()
+    vars(text)["tokens"] = RandomTokens(config.model.vocab_size)
+    config, compiled = replace(config, source=text), device.type == "cuda"
+    return TextLearner(config, model, 0, compiled, Ranks(), "ddp", None).train_step
 
 
 def plain(config: TrainConfig, device: torch.device) -> Step:

@@ -17,8 +17,8 @@ from collections.abc import Callable
 import torch
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
-from loopt.kernels import speed_up
-from loopt.runs import OptimConfig
+from loopt.kernels import compile_model
+from loopt.runs import AdafactorConfig
 from loopt.training.chunked_loss import chunked_loss
 from loopt.training.optim import build_optimizers
 from loopt.training.regularizer import RegularizerConfig, add_regularizer_gradient
@@ -51,8 +51,8 @@ def main() -> None:
     )
     model = LoopedTransformer(shape).to(options.device)
     if on_gpu:
-        speed_up(model)
-    optimizers = build_optimizers(model, OptimConfig("adafactor"))
+        compile_model(model)
+    optimizers = build_optimizers(AdafactorConfig(), model)
     config = RegularizerConfig(options.block, weight=10.0)
     tokens = torch.randint(options.vocabulary, (options.batch, options.length), device=options.device)
     weights = torch.full((tokens.numel(),), 1 / tokens.numel(), device=options.device)

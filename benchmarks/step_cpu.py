@@ -38,9 +38,9 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
-from loopt.runs.config import OptimConfig
+from loopt.runs import AdamWConfig
 from loopt.training.optim import build_optimizers
-from loopt.training.step import update
+from loopt.training.update import update
 
 VOCABULARY, LENGTH = 1000, 256
 SHAPES = ((128, 8, 512), (256, 8, 1024))  # d_model, heads, d_ff; the first is the paper's for p-hop
@@ -238,7 +238,7 @@ def steps_table(options: argparse.Namespace) -> Table:
 
 def step_times(ours: nn.Module, peer: nn.Module, options: argparse.Namespace) -> list[tuple[float, float]]:
     """Milliseconds of our step and the peer's, turn by turn; who goes first alternates."""
-    optimizers = {model: build_optimizers(model, OptimConfig(name="adamw")) for model in (ours, peer)}
+    optimizers = {model: build_optimizers(AdamWConfig(), model) for model in (ours, peer)}
     times: list[tuple[float, float]] = []
     for turn in range(2 + options.steps):
         tokens, targets = torch.randint(VOCABULARY, (2, options.batch, LENGTH)).unbind()

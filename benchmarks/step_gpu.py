@@ -1,7 +1,7 @@
 """What a training step costs on a CUDA device, at the paper's shapes.
 
-    python benchmarks/step_gpu.py                 all parts, about four minutes on an H200
-    python benchmarks/step_gpu.py steps phop      one part, of one task
+    python benchmarks/step_gpu.py                 all sections, about four minutes on an H200
+    python benchmarks/step_gpu.py steps phop      one section, of one task
     python benchmarks/step_gpu.py --help          what can be changed
 
 steps     A step of the trainer (examples made on the device, layers compiled, everything captured in one CUDA graph)
@@ -31,14 +31,15 @@ from torch import Tensor
 from generators import captured, compiled_draw, maker
 from loopt.plan import LoopPlan
 from loopt.reproduce.catalogue import EXPERIMENTS
-from loopt.runs import OptimConfig, TrainConfig
-from loopt.tasks import IGNORE
+from loopt.runs import TrainConfig
+from loopt.runs.optimizers import OPTIMIZERS
+from loopt.tasks import IGNORE, Task
 from loopt.training.optim import learning_rate
-from loopt.training.task_work import TaskStep, shares
+from loopt.training.task_learner import TaskLearner, shares
 from loopt.training.trainer import build_model
 
 SHAPES = {"phop": ("1x6", "p16"), "addition": ("1x12", ""), "igsm": ("1x8", "")}
-PARTS = ("steps", "together", "profile")
+SECTIONS = ("steps", "together", "profile")
 
 
 def main() -> None:
@@ -48,19 +49,21 @@ def main() -> None:
     console = Console(width=130)
     console.print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", highlight=False)
     tasks = [name for name in options.what if name in SHAPES] or list(SHAPES)
-    parts = [name for name in options.what if name in PARTS] or list(PARTS)
-    if "steps" in parts:
+    sections = [name for name in options.what if name in SECTIONS] or list(SECTIONS)
+    if "steps" in sections:
         console.print(steps_table(tasks, options.steps, console))
-    if "together" in parts:
+    if "together" in sections:
         console.print(together_table(tasks, options.steps))
-    if "profile" in parts:
+    if "profile" in sections:
         for task in tasks:
             console.print(profile_table(task))
 
 
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=(*PARTS, *SHAPES, []), help="parts and tasks; all unless given")
+    parser.add_argument(
+        "what", nargs="*", choices=(*SECTIONS, *SHAPES, []), help="sections and tasks; all unless given"
+    )
     parser.add_argument("--steps", type=int, default=40, help="steps in a timed turn (default 40)")
     return parser.parse_args()
 
@@ -69,12 +72,12 @@ def config_of(task: str, batch_size: int | None = None, optimizer: str = "adamw"
     """The paper's shape, with an optimizer that both sides have."""
     plan, variant = SHAPES[task]
     config = EXPERIMENTS[task].configure(LoopPlan.parse(plan), variant, "paper")
-    config = replace(config, optim=OptimConfig(name=optimizer, lr=1e-3, warmup_steps=1000), seed=seed)
+    config = replace(config, optim=OPTIMIZERS[optimizer](lr=1e-3, warmup_steps=1000), seed=seed)
     return replace(config, batch_size=batch_size or config.batch_size).resolved()
 
 
-def trainer_step(config: TrainConfig) -> TaskStep:
-    return TaskStep(config, build_model(config, torch.device("cuda")), compiled=True, captured=True)
+def learner_of(config: TrainConfig) -> TaskLearner:
+    return TaskLearner(config, build_model(config, torch.device("cuda")), compiled=True, captured=True)
 
 
 def plain_step(config: TrainConfig) -> Callable[[], None]:
@@ -84,17 +87,19 @@ def plain_step(config: TrainConfig) -> Callable[[], None]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.optim.lr, fused=True)
     rate = lambda step: learning_rate(step, config.steps, 1.0, config.optim.warmup_steps)  # noqa: E731
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
-    parts = list(zip(config.task.parts, shares(config.batch_size, len(config.task.parts)), strict=True))
+    task = config.source
+    assert isinstance(task, Task)
+    mixture = list(zip(task.mixture, shares(config.batch_size, len(task.mixture)), strict=True))
     done = 0
 
     def padded(rows: Tensor, value: int) -> Tensor:
-        return F.pad(rows, (0, config.task.length - rows.shape[1]), value=value)
+        return F.pad(rows, (0, task.length - rows.shape[1]), value=value)
 
     def step() -> None:
         nonlocal done
         optimizer.zero_grad(set_to_none=True)
         batches = [
-            part.sample(range(done * count, (done + 1) * count), config.seed, "train", device) for part, count in parts
+            one.sample(range(done * count, (done + 1) * count), config.seed, "train", device) for one, count in mixture
         ]
         tokens = torch.cat([padded(batch.tokens, 0) for batch in batches])  # [B, longest]
         targets = torch.cat([padded(batch.targets, IGNORE) for batch in batches])
@@ -140,9 +145,9 @@ def steps_table(tasks: Sequence[str], count: int, console: Console) -> Table:
         for optimizer in ("adamw", "adafactor"):
             torch.compiler.reset()
             config = config_of(task, optimizer=optimizer)
-            ours = trainer_step(config)
+            ours = learner_of(config).train_step
             start = started(ours)
-            generator = captured(maker(config.task, config.batch_size, "cuda", compiled_draw()))
+            generator = captured(maker(config.source, config.batch_size, "cuda", compiled_draw()))
             if optimizer == "adamw":
                 plain = plain_step(config)
                 started(plain)
@@ -165,18 +170,18 @@ def together_table(tasks: Sequence[str], count: int) -> Table:
     for task in tasks:
         for batch_size in (32, 64, None):
             config = config_of(task, batch_size)
-            seeds = [trainer_step(replace(config, seed=seed)) for seed in range(3)]
-            for step in seeds:
-                started(step)
+            seeds = [learner_of(replace(config, seed=seed)) for seed in range(3)]
+            for learner in seeds:
+                started(learner.train_step)
 
-            def one_by_one(seeds: list[TaskStep] = seeds) -> None:
-                for step in seeds:
-                    step()
-                    step.report()
+            def one_by_one(seeds: list[TaskLearner] = seeds) -> None:
+                for learner in seeds:
+                    learner.train_step()
+                    learner.report()
 
-            def together(seeds: list[TaskStep] = seeds) -> None:
-                for step in seeds:
-                    step()
+            def together(seeds: list[TaskLearner] = seeds) -> None:
+                for learner in seeds:
+                    learner.train_step()
 
             apart, beside = milliseconds([one_by_one, together], count)
             table.add_row(task, str(config.batch_size), f"{apart:.2f}", f"{beside:.2f}", f"{apart / beside:.2f}")
@@ -184,7 +189,7 @@ def together_table(tasks: Sequence[str], count: int) -> Table:
 
 
 def profile_table(task: str) -> Table:
-    step = trainer_step(config_of(task))
+    step = learner_of(config_of(task)).train_step
     started(step)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(3):

@@ -44,19 +44,24 @@ def main() -> None:
 
 def recipe_of_the_table(config: TrainConfig) -> tuple[str, TrainConfig]:
     """The table that a trial stands beside, and its config for the same model."""
-    plan = config.model.plan
-    if isinstance(config.task, PHop):
-        (p,) = config.task.p
-        return f"p-hop, {config.task.sampler}, p={p}", phop(config.task.sampler).configure(plan, f"p{p}", "short")
-    if isinstance(config.task, IGSM):
+    plan, task = config.model.plan, config.source
+    if isinstance(task, PHop):
+        (p,) = task.p
+        return f"p-hop, {task.sampler}, p={p}", phop(task.sampler).configure(plan, f"p{p}", "short")
+    if isinstance(task, IGSM):
         return "i-GSM", igsm.configure(plan, "", "short")
-    raise ValueError(f"a trial of {config.task}: only the tables of p-hop and i-GSM have any so far")
+    raise ValueError(f"a trial of {task}: only the tables of p-hop and i-GSM have any so far")
 
 
 def line(trial: dict[str, Any], config: TrainConfig, standard: TrainConfig) -> str:
     result = trial["result"]
     changed = codec.differences(standard.resolved(), config)
-    told = [f"{name} {before} → {now}" for name, (before, now) in changed.items() if name not in LEFT_OUT]
+    # Another optimizer has other settings; its name says enough of those that only one of the two has.
+    told = [
+        f"{name} {before} → {now}"
+        for name, (before, now) in changed.items()
+        if name not in LEFT_OUT and ((before is not None and now is not None) or not name.startswith("optim."))
+    ]
     schedule = "the schedule alone" if "steps" in changed else "nothing"
     cells = (
         config.model.plan.typography,

@@ -15,23 +15,25 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+import loopt
 import tiny_runs
 from command_line import run
 from loopt import LoopPlan, ModelConfig, __version__
 from loopt.cli import COMMANDS
-from loopt.evaluation import exact_match
 from loopt.report.drawing import human
 from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.reproduce.experiment import jobs_of
 from loopt.runs import Run
+from loopt.scoring import exact_match
 from loopt.tasks import IGSM
 from loopt.training import train
 from tiny_experiments import leave_result
 from tiny_text_runs import documents, text_directory
 
 TINY = [
-    *("--task.p", "1", "--task.n", "8", "--model.plan", "1x2", "--model.d-model", "8", "--model.n-heads", "2"),
+    *("--p", "1", "--n", "8", "--model.plan", "1x2", "--model.d-model", "8", "--model.n-heads", "2"),
     *("--model.d-ff", "16", "--optim.warmup-steps", "2", "--steps", "12", "--batch-size", "4", "--log-every", "2"),
     *("--eval-every", "4", "--eval-examples", "8", "--test-examples", "16", "--device", "cpu"),
 ]
@@ -106,7 +108,7 @@ def test_the_module_is_the_command() -> None:
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        ("fly", "command 'fly' allowed reproduce, train, eval, tasks, plan"),
+        ("fly", "command 'fly' allowed reproduce, train, eval, tasks, thoughts, plan"),
         ("train tiny", "preset 'tiny' allowed phop-cpu, phop"),
         ("reproduce all", "experiment 'all' allowed quick"),
         ("tasks draw", "'draw' allowed list, show"),
@@ -129,11 +131,16 @@ def test_the_module_is_the_command() -> None:
         ("train phop-cpu --seed -1", "seed=-1 allowed 0 to"),
         ("train phop-cpu --optim.lr -1", "optim.lr=-1.0 allowed more than 0"),
         ("train phop-cpu --optim.lr high", "--optim.lr 'high'"),
-        ("train phop-cpu --task.p 16", "p=16 with n=32 n of at least 33"),
-        ("train phop-cpu --model.max-len 3", "model.max_len=3 allowed the task's 32 or more"),
+        ("train phop-cpu --p 16", "p=16 with n=32 n of at least 33"),
+        ("train phop-cpu --model.max-len 3", "model.max_len=3: allowed is 32 or more, the length of phop"),
         ("train phop-cpu --model.norm batch", "'batch' --model.norm 'rms', 'layer'"),
         ("train phop-cpu --stpes 3", "Unrecognized --stpes"),
-        ("train phop-cpu --data book", "data=book: allowed is none, since there is a task"),
+        ("train phop-cpu --data book", "Unrecognized --data"),
+        ("train phop-cpu --optim.name sgd", "optim.name=sgd: allowed is adafactor | adamw | muon"),
+        ("train phop-cpu --optim.name", "--optim.name: which?"),
+        ("train phop-cpu --optim.name adafactor --optim.betas 0.9 0.9", "Unrecognized --optim.betas"),
+        ("thoughts nowhere", "nowhere/config.json: no such file"),
+        ("thoughts nowhere --top 0", "top=0: allowed is 1 or more"),
         ("train lm-cpu", "data: which text? `loopt data prepare`"),
         ("train lm-1b --data nowhere", "source nowhere: no such file, folder or glob"),
         ("train lm-cpu --regularizer.block 2", "regularizer.block=2: allowed is 1, to divide the model's 2"),
@@ -189,7 +196,7 @@ def test_train_evaluate_and_train_again_from_the_config(tmp_path: Path, capsys: 
     assert run("train", "phop-cpu", *TINY, "--run", "first") == 0
     trained = capsys.readouterr()
     assert re.fullmatch(r"first: all steps done, step 12; accuracy \d+\.\d\d% on 16 test examples\n", trained.out)
-    assert not trained.err  # no progress bar where nobody watches
+    assert re.fullmatch(r"first: plan 1x2, \d+ parameters\n", trained.err)  # no progress bar where nobody watches
 
     before = tiny_runs.snapshot(tmp_path / "first")
     assert run("train", "phop-cpu", *TINY, "--run", "first") == 0
@@ -223,7 +230,7 @@ def test_train_evaluate_and_train_again_from_the_config(tmp_path: Path, capsys: 
         "--checkpoint 7": "no checkpoint of step 7; it has",
         "--loops 0": "loops must be 1 or more",
         "--loops 2 20000": "at most 10000",
-        "--by-difficulty": "task phop has no difficulties to tell apart; allowed is a run of igsm",
+        "--by-difficulty": "phop has no difficulties to tell apart; allowed is a run of igsm",
     }.items():
         assert run("eval", "first", *options.split()) == 2
         refused = capsys.readouterr()
@@ -232,7 +239,7 @@ def test_train_evaluate_and_train_again_from_the_config(tmp_path: Path, capsys: 
 
 
 def test_a_model_is_measured_difficulty_by_difficulty(tmp_path: Path, capsys: Captured) -> None:
-    config = replace(tiny_runs.TINY, task=IGSM(statements=4, needed=(1, 3)), steps=6)
+    config = replace(tiny_runs.TINY, source=IGSM(statements=4, needed=(1, 3)), steps=6)
     train(config, tmp_path / "first", tiny_runs.CPU)
     assert run("eval", "first", "--by-difficulty", "--loops", "1", "2", "--examples", "16") == 0
     shown = capsys.readouterr().out
@@ -240,9 +247,9 @@ def test_a_model_is_measured_difficulty_by_difficulty(tmp_path: Path, capsys: Ca
     rows = re.findall(r"│ +1x(\d)(?: \(trained\))? +│ +(\d needed) │ +16 │ +\S+% │ +(\S+) │", shown)
     model = Run.load(tmp_path / "first").load_model()
     losses = {
-        (str(loops), name): f"{exact_match(model, task, 'test', 16, 4, loops).loss:.4f}"
+        (str(loops), name): f"{exact_match(model, task, 'test', 16, loops).loss:.4f}"
         for loops in (1, 2)
-        for name, task in config.task.difficulties.items()
+        for name, task in config.source.difficulties.items()
     }
     assert {(loops, name): loss for loops, name, loss in rows} == losses
     assert len(set(losses.values())) == 6
@@ -257,10 +264,10 @@ def test_a_language_model_is_trained_on_files_of_text_and_measured(tmp_path: Pat
     begun = capsys.readouterr()
     sizes = re.fullmatch(r"preparing texts in first-data\n(first: plan .*, [\d,]+ parameters\n)", begun.err)
     assert sizes
-    assert begun.out == "first: time limit, saved at step 1; the same command goes on from there\n"
+    assert begun.out == "first: time limit, saved at step 1; the same command resumes from there\n"
     assert run(*command) == 0
     trained = capsys.readouterr()
-    figures = r"perplexity (\d+\.\d\d) on (\d+) tokens of held-out text"
+    figures = r"perplexity (\d+\.\d\d) on (\d+) tokens of test text"
     told = re.fullmatch(rf"first: all steps done, step 8; {figures}\n", trained.out)
     assert told
     assert trained.err == sizes.group(1)
@@ -279,7 +286,7 @@ def test_a_language_model_is_trained_on_files_of_text_and_measured(tmp_path: Pat
 
     (tmp_path / "first-data").rename("moved")
     assert run("eval", "first", "--by-difficulty") == 2
-    assert "by-difficulty: a language model has no difficulties" in capsys.readouterr().err
+    assert "by-difficulty: text has no difficulties" in capsys.readouterr().err
     assert run("eval", "first") == 2
     assert "data first-data: no index.json there" in capsys.readouterr().err
     assert run("eval", "first", "--data", "moved", "--loops", "1", "2", "4") == 0
@@ -313,7 +320,7 @@ def test_a_time_limit_stops_and_the_same_command_goes_on(tmp_path: Path, capsys:
     capsys.readouterr()
     for step in (1, 2):
         assert run("train", "phop-cpu", *TINY, "--run", "limited", "--time-limit", "0") == 0
-        assert f"limited: time limit, saved at step {step}; the same command goes on" in capsys.readouterr().out
+        assert f"limited: time limit, saved at step {step}; the same command resumes" in capsys.readouterr().out
     assert run("train", "phop-cpu", *TINY, "--run", "limited") == 0
     assert "limited: all steps done" in capsys.readouterr().out
     tiny_runs.assert_same(tmp_path / "limited", tmp_path / "unbroken")
@@ -321,31 +328,113 @@ def test_a_time_limit_stops_and_the_same_command_goes_on(tmp_path: Path, capsys:
 
 def test_a_table_is_trained_bit_by_bit(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    places = ["--runs", "X", "--results", "Y"]
-    command = ["reproduce", "phop", "--scale", "cpu", "--rows", "1x1", "--device", "cpu", "--time-limit", "0", *places]
+    folders = ["--runs", "X", "--results", "Y"]
+    command = ["reproduce", "phop", "--scale", "cpu", "--rows", "1x1", "--device", "cpu", "--time-limit", "0", *folders]
     for step in (1, 2):
         assert run(*command) == 0
         shown = capsys.readouterr()
-        assert not shown.err
         assert f"1x1-p16-seed0: time limit, saved at step {step}\n" in shown.out
-        assert "time limit: 2 of 2 runs are not finished; the same command goes on\n" in shown.out
+        assert "time limit: 2 of 2 runs are not finished; the same command resumes\n" in shown.out
         assert re.search(r"^Base \(1⊗1\) +- +- *\n +\(48\.9\) +\(49\.0\) *$", shown.out, re.MULTILINE)
         assert max(map(len, shown.out.splitlines())) <= 80
     assert tiny_runs.last_step(tmp_path / "X" / "phop" / "cpu" / "1x1-p16-seed0") == 2
 
     steps = jobs_of(EXPERIMENTS["phop"], "cpu", 1)[0].config.steps
-    assert run("reproduce", "status", "--scale", "cpu", *places) == 0
-    states = re.findall(r"│ (\S+) +│ (\S+) +│ (\S.*?) +│", capsys.readouterr().out)
-    assert [row for row in states if row[2] != "missing"] == [("phop", "1x1-p16-seed0", f"step 2 of {steps}")]
+    assert run("reproduce", "status", "--scale", "cpu", *folders) == 0
+    states = re.findall(r"│ (\S+) +│ (\S+) +│ (\S.*?) +│ (\S.*?) +│", capsys.readouterr().out)
+    assert [row for row in states if row[2] != "missing"] == [
+        ("phop", "1x1-p16-seed0", f"step 2 of {steps}", "missing")
+    ]
     assert len(states) == 11 + 2 * 7 + 2 * 7 + 10 + 2 * 3 + 4
 
     table = ["reproduce", "table", "phop", "--scale", "cpu", "--results", "Y"]
     for form, file in (("markdown", "table.md"), ("latex", "table.tex")):
         assert run(*table, "--format", form) == 0
-        assert capsys.readouterr().out == (tmp_path / "Y" / "phop" / "cpu" / file).read_text(encoding="utf-8")
+        kept = (tmp_path / "Y" / "phop" / "cpu" / file).read_text(encoding="utf-8")
+        assert capsys.readouterr().out == kept.replace("scale cpu", "scale cpu, from Y", 1) + "\n"
     assert run(*table) == 0
     assert "Loop (1⊗6)" in capsys.readouterr().out
     assert (tmp_path / "Y" / "phop" / "cpu" / "table.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_a_clone_has_is_not_taken_for_measured_here(capsys: Captured, tmp_path: Path) -> None:
+    """The project's result files are shown as such, and train nothing away."""
+    first = jobs_of(EXPERIMENTS["phop"], "cpu", 1)[0]
+    leave_result(first, Path("results"), {"phop": 0.75})
+    command = ["reproduce", "phop", "--scale", "cpu", "--rows", "6x1", "--device", "cpu"]
+    assert run(*command, "--time-limit", "0") == 0
+    assert "6x1-p16-seed0: time limit, saved at step 1\n" in capsys.readouterr().out
+    leave_result(first, Path("runs/results"), {"phop": 0.5})
+
+    assert run("reproduce", "table", "phop", "--scale", "cpu", "--format", "markdown") == 0
+    _, here, project = capsys.readouterr().out.split("**p-hop induction")
+    assert "scale cpu, from runs/results**" in here
+    assert "| Base (6⊗1) | 50.0 (99.9) |" in here
+    assert "scale cpu, from results**" in project
+    assert "| Base (6⊗1) | 75.0 (99.9) |" in project
+
+    assert run("reproduce", "status", "--scale", "cpu") == 0
+    (row,) = re.findall(r"│ 6x1-p16-seed0 +│ (finished .*?) +│ (finished .*?) +│", capsys.readouterr().out)
+    assert [text.rpartition(" ")[2] for text in row] == ["50.0%", "75.0%"]
+
+    assert run(*command, "--time-limit", "0") == 0
+    told = (
+        "6x1-p16-seed0: found in runs/results/phop/cpu/6x1-p16-seed0.json, finished 2026-11-17T10:00:00+00:00 by loopt"
+    )
+    assert told in capsys.readouterr().out
+
+
+def test_a_table_of_some_rows_compares_them_on_the_seeds_they_share(capsys: Captured) -> None:
+    for job in jobs_of(EXPERIMENTS["igsm"], "short", 2):
+        if job.seed == 0 or str(job.row.plan) in ("8x1", "1x8"):
+            leave_result(job, Path("results"), {"igsm": 0.5 + 0.2 * job.seed})
+    table = ["reproduce", "table", "igsm", "--scale", "short", "--format", "markdown"]
+    assert run(*table) == 0
+    assert "| Loop (1⊗8) | 50.0 (73.2" in capsys.readouterr().out
+    assert run(*table, "--rows", "8x1", "1x8") == 0
+    shown = capsys.readouterr().out
+    assert "| Loop (1⊗8) | 60.0 [50.0 to 70.0] (73.2" in shown
+    assert "(2⊗4)" not in shown
+
+
+def test_thoughts_are_printed_loop_by_loop(tmp_path: Path, capsys: Captured) -> None:
+    assert run("train", "phop-cpu", *TINY, "--run", "hops") == 0
+    assert run("train", "lm-cpu", "--data", str(text_directory()), *TINY_TEXT, "--run", "words") == 0
+    capsys.readouterr()
+    for run_name, options, tokens in (
+        ("hops", ["--index", "3"], 8),
+        ("hops", ["--input", "abca", "--loops", "5"], 4),
+        ("words", ["--input", "the cat", "--loops", "3"], 0),
+    ):
+        assert run("thoughts", run_name, *options, "--top", "2") == 0
+        shown = capsys.readouterr().out
+        assert f"of {tokens}" in shown or run_name == "words"
+        rows = re.findall(r"│ +(\d+) │ '.*?' +([\d.]+)% +│ '.*?' +([\d.]+)% +│ +([\d.]+) │", shown)
+        assert [int(loops) for loops, *_ in rows] == [*range(1, 1 + int(options[-1] if "--loops" in options else 2))]
+        assert all(float(first) >= float(second) for _, first, second, _ in rows)
+    model = loopt.load("hops")
+    tokens_of = Run.load("hops").config.source.encode("abca")  # type: ignore[attr-defined]
+    for (loops, first, *_), thought in zip(
+        _hops_rows(capsys), model.thoughts(torch.tensor([tokens_of]), 5), strict=True
+    ):
+        best = model.readout(thought.state)[0, -1].softmax(-1).max().item()
+        assert (int(loops), float(first)) == (thought.loops, pytest.approx(100 * best, abs=0.051))
+    for options, told in (
+        (["--input", "xyz"], "task phop: 'xyz' in the input; allowed are a b c d"),
+        (["--input", ""], "input of 0 tokens: allowed are 1 to 8"),
+        (["--input", "ab" * 5], "input of 10 tokens: allowed are 1 to 8"),
+        (["--position", "8"], "position=8: allowed is 0 to 7, or -1 for the last"),
+        (["--checkpoint", "worst"], "checkpoint=worst: allowed is best | last | a step"),
+    ):
+        assert run("thoughts", "hops", *options) == 2
+        assert told in capsys.readouterr().err
+    assert run("thoughts", "words") == 2
+    assert "input: which text?" in capsys.readouterr().err
+
+
+def _hops_rows(capsys: Captured) -> list[tuple[str, ...]]:
+    assert run("thoughts", "hops", "--input", "abca", "--loops", "5", "--top", "1") == 0
+    return re.findall(r"│ +(\d+) │ '.*?' +([\d.]+)% +│ +([\d.]+) │", capsys.readouterr().out)
 
 
 def test_figures_are_drawn_of_what_the_results_have(tmp_path: Path, capsys: Captured) -> None:
@@ -382,13 +471,16 @@ def test_a_signal_saves_and_stops(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=30)
     finally:
         process.kill()
-    assert (process.returncode, err) == (143, "")
-    stopped = re.fullmatch(r"run: stopped by SIGTERM, saved at step (\d+); .* goes on .*\n", out)
+    assert process.returncode == 143
+    assert re.fullmatch(r"run: plan 1x2, [\d,]+ parameters\n", err)
+    stopped = re.fullmatch(r"run: stopped by SIGTERM, saved at step (\d+); .* resumes .*\n", out)
     assert stopped
     assert int(stopped.group(1)) == tiny_runs.last_step(tmp_path / "run")
 
 
 def test_tasks_are_listed_and_shown(capsys: Captured) -> None:
+    assert run("tasks", "list", "--help") == 0
+    assert capsys.readouterr().out.startswith("usage: loopt tasks list\n")
     assert run("tasks", "list") == 0
     assert re.search(r"^phop +p-hop induction", capsys.readouterr().out, re.MULTILINE)
     assert run("tasks", "show", "phop", "--p", "3", "--n", "24") == 0

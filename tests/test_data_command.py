@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import command_line
+from loopt.source import SPLITS
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "persuasion"
 Captured = pytest.CaptureFixture[str]
@@ -37,33 +38,49 @@ def example_tokenizer(vocab_size: int = 512) -> str:
 def test_from_the_example_to_tokens(tmp_path: Path, capsys: Captured) -> None:
     tokenizer = example_tokenizer()
     assert capsys.readouterr().out == "tok/tokenizer.json: 512 tokens, from 24 documents\n"
-    prepare = ["prepare", "--source", str(EXAMPLE), "--tokenizer", tokenizer, "--validation", "0.1", "--out", "data"]
+    prepare = [
+        "prepare",
+        "--source",
+        str(EXAMPLE),
+        "--tokenizer",
+        tokenizer,
+        "--validation",
+        "0.1",
+        "--test",
+        "0.1",
+        "--out",
+    ]
+    prepare.append("data")
     assert run(*prepare, "--workers", "1") == 0
     made = capsys.readouterr()
     told = re.fullmatch(
-        r"data: ([\d,]+) train tokens in (\d+) documents, ([\d,]+) validation tokens in (\d+) documents; "
-        r"fingerprint ([0-9a-f]{16})\n",
+        r"data: ([\d,]+) train tokens in (\d+) documents, ([\d,]+) validation tokens in (\d+) documents, "
+        r"([\d,]+) test tokens in (\d+) documents; fingerprint ([0-9a-f]{16})\n",
         made.out,
     )
     assert told
     assert not made.err  # no progress bar where nobody watches
-    train, train_documents, held_out, held_out_documents, fingerprint = told.groups()
-    assert int(train_documents) + int(held_out_documents) == 24
-    assert int(held_out_documents) > 1
+    *figures, fingerprint = told.groups()
+    documents = [int(count) for count in figures[1::2]]
+    assert sum(documents) == 24
+    assert min(documents) > 1
 
     assert run(*prepare, "--workers", "2") == 0  # done already
     assert capsys.readouterr().out == made.out
 
     assert run("show", "data", "--verify") == 0
     shown = capsys.readouterr().out
-    assert re.search(rf"│ train +│ +{train} │ +{train_documents} │ +1 │ +\d\.\d\d │", shown)
-    assert re.search(rf"│ validation +│ +{held_out} │ +{held_out_documents} │ +1 │ +\d\.\d\d │", shown)
+    for split, tokens, count in zip(SPLITS, figures[::2], documents, strict=True):
+        assert re.search(rf"│ {split} +│ +{tokens} │ +{count} │ +1 │ +\d\.\d\d │", shown)
     assert f"fingerprint    {fingerprint}" in shown
     assert "vocabulary     512 tokens, stored as uint16" in shown
-    perplexity = re.search(r"entropy (\S+) bits a token on train, perplexity (\S+) on validation", shown)
+    perplexity = re.search(
+        r"entropy (\S+) bits a token on train, perplexity (\S+) on validation, perplexity (\S+) on test", shown
+    )
     assert perplexity
-    assert 2 ** float(perplexity.group(1)) == pytest.approx(float(perplexity.group(2)), rel=0.1)
-    assert "train begins   'Sir Walter Elliot, of Kellynch Hall, in Somersetshire, was a man who, for his own" in shown
+    entropy, *held_out = map(float, perplexity.groups())
+    assert held_out == pytest.approx([2**entropy] * 2, rel=0.1)
+    assert "train begins   'Mr Shepherd, a civil, cautious lawyer, who, whatever might be his hold" in shown
 
     (tmp_path / "data" / "train-00000.bin").write_bytes(b"")
     assert run("show", "data") == 2
@@ -87,7 +104,7 @@ def test_killed_and_started_again(tmp_path: Path) -> None:
             file.write(json.dumps({"text": f"{n} {(text[n % len(text) :] + text)[:20_000]}"}) + "\n")
     tokenizer = example_tokenizer(300)
     command = [sys.executable, "-m", "loopt", "data", "prepare", "--source", "large.jsonl", "--tokenizer", tokenizer]
-    command += ["--validation", "0.1", "--shard-bytes", "200000", "--workers", "2", "--out"]
+    command += ["--validation", "0.1", "--test", "0.1", "--shard-bytes", "200000", "--workers", "2", "--out"]
     process = subprocess.Popen([*command, "killed"], stdout=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 60
@@ -142,7 +159,7 @@ def test_help_gives_an_example(command: str, capsys: Captured) -> None:
         ("tokenizer --source y.jsonl --vocab-size 300 --out t.json", "source y.jsonl: no such file"),
         ("tokenizer --source z.jsonl --vocab-size 300 --out t.json", "source z.jsonl, line 2: not a line of JSON"),
         ("show nowhere", "data nowhere: no index.json there"),
-        ("show", "directory required"),
+        ("show", "PATH required"),
     ],
 )
 def test_what_cannot_be_done_is_refused(command: str, told: str, tmp_path: Path, capsys: Captured) -> None:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from loopt import InputError, LoopedTransformer, LoopPlan, ModelConfig
-from loopt.errors import ConfigError
+from loopt.errors import ConfigError, PlanError
+from loopt.model import Context, attend, split_and_rotate
+from loopt.plan import Pass
 
-PLANS = ["1x1", "1x4", "2x3", "3x2", "4x1", "1x(1,3,1)", "1x1+2x2+1x1", "2x3*+2x2"]
+PLANS = ["1x1", "1x4", "2x3", "3x2", "4x1", "1x(1,3,1)", "1x1+2x2+1x1", "2x3*+2x2", "1x(2,2)"]
 SMALL = ModelConfig(plan=LoopPlan.parse("1x3"), d_model=16, n_heads=2, d_ff=24, vocab_size=11, max_len=12)
 VARIANTS = {
     "default": SMALL,
@@ -108,7 +108,7 @@ def test_attention_is_the_definition(config: ModelConfig) -> None:
         for i in range(7):
             scores = (k[:, : i + 1] @ q[:, i, :, None])[..., 0] * config.scale
             mixed[:, i, head] = (scores.softmax(-1)[:, None] @ v[:, : i + 1])[:, 0]
-    torch.testing.assert_close(attention(x, ((2, 7),), None), attention.output(mixed.flatten(2)))
+    torch.testing.assert_close(attention(x, Context(((2, 7),), None, attend)), attention.output(mixed.flatten(2)))
 
 
 @variants
@@ -116,11 +116,11 @@ def test_batches_end_to_end_are_what_each_is_alone(config: ModelConfig) -> None:
     model = build(config)
     batches = [torch.randint(config.vocab_size, shape) for shape in ((3, 5), (1, 1), (2, 7))]
     packed = torch.cat([model.embed(ids).flatten(0, 1) for ids in batches])  # [15 + 1 + 14, D]
-    states: list[torch.Tensor] = []
-    found = model.readout(model.iterate(packed, states=states, parts=((3, 5), (1, 1), (2, 7))))
+    context = model.context(((3, 5), (1, 1), (2, 7)))
+    found = model.readout(model.iterate(packed, context=context))
     alone = [model(ids).flatten(0, 1) for ids in batches]
     torch.testing.assert_close(found, torch.cat(alone))
-    assert {state.shape for state in states} == {packed.shape}
+    assert {state.shape for state in model.walk(packed, context=context)} == {packed.shape}
 
 
 def test_rotary_scores_depend_on_distance_alone() -> None:
@@ -147,25 +147,100 @@ def test_a_token_sees_only_what_came_before(config: ModelConfig) -> None:
     assert (before[:, 5:] - after[:, 5:]).abs().amin() > 0
 
 
-@given(k=st.integers(1, 3), trained=st.integers(1, 4), loops=st.integers(1, 6))
-@settings(max_examples=15, deadline=None)
-def test_thoughts_are_the_answers_of_shorter_models(k: int, trained: int, loops: int) -> None:
-    model = build(replace(SMALL, plan=LoopPlan.parse(f"{k}x{trained}")))
-    ids = some_ids(SMALL)
-    thoughts = model.thoughts(ids, loops=loops)
-    assert [(t.block, t.loop) for t in thoughts] == [(0, loop) for loop in range(loops)]
-    for thought in thoughts:
-        shorter = model(ids, loops=thought.loop + 1)
-        torch.testing.assert_close(thought.probabilities, shorter.softmax(-1))
-        torch.testing.assert_close(model.readout(thought.hidden), shorter)
+@pytest.mark.parametrize("plan", PLANS)
+@variants
+def test_thoughts_are_what_shorter_and_longer_models_say(config: ModelConfig, plan: str) -> None:
+    """One for each loop of the loopable block, with the blocks behind it run from there."""
+    model = build(replace(config, plan=LoopPlan.parse(plan)))
+    ids, parsed = some_ids(config), model.config.plan
+    if parsed.loopable is None:
+        with pytest.raises(PlanError, match="does not tell which"):
+            model.thoughts(ids)
+        return
+    for loops in (None, 1, 5):
+        thoughts = model.thoughts(ids, loops)
+        assert [thought.loops for thought in thoughts] == [
+            *range(1, (loops or parsed.blocks[parsed.loopable].loops) + 1)
+        ]
+        for thought in thoughts:
+            assert torch.equal(model.readout(thought.state), model(ids, loops=thought.loops))
 
 
 def test_loops_at_inference_change_the_middle_block() -> None:
     model = build(replace(SMALL, plan=LoopPlan.parse("1x(1,2,1)")))
     ids = some_ids(SMALL)
-    assert [(t.block, t.loop) for t in model.thoughts(ids, loops=3)] == [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0)]
     assert torch.equal(model(ids, loops=2), model(ids))
     assert not torch.equal(model(ids, loops=3), model(ids))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_walking_along_is_running(plan: str) -> None:
+    """The states between passes are those of the model cut off there; single layers can be walked, too."""
+    model = build(replace(SMALL, plan=LoopPlan.parse(plan)))
+    ids = some_ids(SMALL)
+    states = list(model.walk(model.embed(ids)))
+    assert len(states) == len(model.config.plan.passes)
+    assert torch.equal(model.readout(states[-1]), model(ids))
+    one_layer_each = [
+        Pass(step.block, step.loop, range(step.layer, step.layer + 1)) for step in model.config.plan.steps
+    ]
+    context = model.context(((ids.shape[0], ids.shape[1]),))
+    (*_, last) = model.loop.walk(model.embed(ids), one_layer_each, context)
+    assert torch.equal(last, states[-1])
+
+
+@dataclass
+class Cache:
+    """Keys and values of one run of a layer, as attention saw them."""
+
+    keys: Tensor | None = None  # [B, S, H, E]
+    values: Tensor | None = None
+
+
+def attend_to_cache(qkv: Tensor, context: Context, scale: float) -> Tensor:
+    """New queries look at all keys so far, their own included."""
+    ((batch, tokens),), cache = context.packing, context.cache
+    qkv = qkv.unflatten(0, (batch, tokens))  # [B, T, 3, H, E]
+    q, k, v = qkv.unbind(2) if context.rope is None else split_and_rotate(qkv, *context.rope)
+    cache.keys = k if cache.keys is None else torch.cat([cache.keys, k], dim=1)
+    cache.values = v if cache.values is None else torch.cat([cache.values, v], dim=1)
+    scores = torch.einsum("bthe,bshe->bhts", q, cache.keys) * scale
+    seen = cache.keys.shape[1] - tokens
+    future = torch.ones(tokens, seen + tokens, dtype=torch.bool).triu(seen + 1)
+    mixed = scores.masked_fill(future, -math.inf).softmax(-1) @ cache.values.transpose(1, 2)  # [B, H, T, E]
+    return mixed.transpose(1, 2).flatten(0, 1)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@variants
+def test_who_walks_along_with_a_cache_decodes_what_the_model_says(config: ModelConfig, plan: str) -> None:
+    """Positions start anywhere, attention is chosen per call, and what is kept goes by (layer, loop)."""
+    model = build(replace(config, plan=LoopPlan.parse(plan)))
+    ids, chosen = some_ids(config), model.config.plan
+    caches = {(step.layer, step.loop): Cache() for step in chosen.steps}
+    found, start = [], 0
+    for tokens in (4, 1, 2, 1, 1):
+        piece = ids[:, start : start + tokens]
+        context = model.context(((len(ids), tokens),), start, attend_to_cache)
+        (*_, last) = model.loop.walk(model.embed(piece, start), chosen.passes, context, caches)
+        found.append(model.readout(last))
+        start += tokens
+    torch.testing.assert_close(torch.cat(found, dim=1), model(ids), rtol=1e-9, atol=1e-9)
+
+
+def test_positions_past_the_end_are_refused() -> None:
+    with pytest.raises(InputError, match="length 1 to 2"):
+        build(SMALL).embed(torch.zeros(1, 3, dtype=torch.long), start=10)
+
+
+@variants
+def test_recomputing_a_pass_changes_nothing(config: ModelConfig) -> None:
+    plain, recomputing = build(config), build(config)
+    recomputing.loop.recompute = True
+    for model in (plain, recomputing):
+        model(some_ids(config)).square().sum().backward()
+    for one, other in zip(plain.parameters(), recomputing.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-12, atol=1e-12)
 
 
 def test_residual_projections_start_by_effective_depth() -> None:

@@ -181,9 +181,9 @@ def test_a_trained_model_beside_the_built_one(tmp_path: Path, capsys: Captured) 
 
 
 def test_a_run_of_another_task_is_refused(tmp_path: Path, capsys: Captured) -> None:
-    Run.start(tmp_path / "sums", tiny_runs.tiny(task=Addition(), batch_size=8)).close()
+    Run.start(tmp_path / "sums", tiny_runs.tiny(source=Addition(), batch_size=8)).close()
     assert run("phop", "--compare", "sums") == 2
-    assert capsys.readouterr().err == "loopt: compare=sums: a run of task addition; allowed is one of task phop\n"
+    assert capsys.readouterr().err == "loopt: compare=sums: a run on addition; allowed is one on phop\n"
 
 
 def test_what_was_damaged_is_not_loaded(tmp_path: Path) -> None:

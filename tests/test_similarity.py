@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from loopt import InputError, LoopedTransformer, LoopPlan, ModelConfig
-from loopt.model import Layer
+from loopt.model import Context, Layer
 from loopt.similarity import cosine_matrix, cosines, layer_groups
 
 CONFIG = ModelConfig(LoopPlan.parse("4x1"), d_model=8, n_heads=2, d_ff=12, vocab_size=5, max_len=6, head_dim=6)
@@ -50,10 +50,14 @@ def test_queries_keys_and_values_are_what_attention_takes_them_for() -> None:
         with torch.no_grad():
             layer_groups(layer)[name].zero_()
         seen: list[Tensor] = []
-        layer.attention.attend = lambda qkv, parts, rotation, scale, seen=seen: (seen.append(qkv), qkv[:, 2])[1]
-        layer(torch.randn(1, 3, 8), ((1, 3),), None)
-        zero = [bool((seen[0][:, part] == 0).all()) for part in range(3)]
-        assert zero == [part == slot for part in range(3)]
+
+        def look(qkv: Tensor, context: Context, scale: float, seen: list[Tensor] = seen) -> Tensor:
+            seen.append(qkv)
+            return qkv[:, 2]
+
+        layer(torch.randn(1, 3, 8), Context(((1, 3),), None, look))
+        zero = [bool((seen[0][:, third] == 0).all()) for third in range(3)]
+        assert zero == [third == slot for third in range(3)]
 
 
 @settings(max_examples=30, deadline=None)

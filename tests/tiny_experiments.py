@@ -14,12 +14,12 @@ from tiny_runs import TINY
 
 def hops(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     task = PHop(p=(int(variant.removeprefix("p")),), n=8, alphabet=3)
-    return replace(TINY, task=task, model=replace(TINY.model, plan=plan), steps=12)
+    return replace(TINY, source=task, model=replace(TINY.model, plan=plan), steps=12)
 
 
 def sums(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     task = Addition(operands=(1, 3), digits=1, test_operands=(2, 3))
-    config = replace(TINY, task=task, model=replace(TINY.model, plan=plan), steps=12)
+    config = replace(TINY, source=task, model=replace(TINY.model, plan=plan), steps=12)
     if str(plan) != "2x1":
         return config
     model, optim = replace(config.model, norm_placement="none"), replace(config.optim, lr=1e38)
@@ -46,7 +46,7 @@ SUMS = Experiment(
     columns_of=lambda variant, scale: {"n=2": "n=8", "n=3": "n=32"},
     configure=sums,
     small={"n=8": "n=2 (n=8)", "n=32": "n=3 (n=32)"},
-    seeds=3,
+    best_of=3,
 )
 """The second row diverges."""
 
@@ -58,8 +58,10 @@ def leave_result(job: Job, results: Path, accuracies: dict[str, float], **furthe
         "accuracy": sum(accuracies.values()) / len(accuracies),
         "accuracies": accuracies,
         "parameters": config.model.parameters(),
-        "flops": config.model.flops(config.task.length),
+        "flops": config.model.flops(config.source.max_len),
         "seconds": 61.4,
+        "finished": "2026-11-17T10:00:00+00:00",
+        "source": "0123456789abcdef",
         "config": codec.fingerprint(config),
         "hardware": "abacus_3 & 10% more",
         "torch": "2.11.0",

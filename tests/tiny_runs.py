@@ -18,14 +18,15 @@ import torch
 from safetensors.torch import load_file
 
 from loopt import InputError, LoopPlan, ModelConfig
-from loopt.runs import OptimConfig, TrainConfig, checkpoint
+from loopt.runs import AdamWConfig, TrainConfig, checkpoint
+from loopt.runs.optimizers import with_optimizer
 from loopt.tasks import PHop
 from loopt.training import TIMING_FIELDS, Session, train
 
 TINY = TrainConfig(
-    task=PHop(p=(1,), n=8, alphabet=3),
+    source=PHop(p=(1,), n=8, alphabet=3),
     model=ModelConfig(plan=LoopPlan.parse("1x2"), d_model=8, n_heads=2, d_ff=16),
-    optim=OptimConfig("adamw", lr=0.01, warmup_steps=5),
+    optim=AdamWConfig(lr=0.01, warmup_steps=5),
     steps=24,
     batch_size=4,
     log_every=2,
@@ -41,7 +42,12 @@ processes.set_forkserver_preload(["torch._dynamo", "loopt.training"])
 
 
 def tiny(optimizer: str = "adamw", **changes: Any) -> TrainConfig:
-    return replace(TINY, optim=replace(TINY.optim, name=optimizer), **changes)
+    return replace(TINY, optim=with_optimizer(TINY.optim, optimizer), **changes)
+
+
+def with_source(config: TrainConfig, **changes: Any) -> TrainConfig:
+    """The config with settings of its source changed."""
+    return replace(config, source=replace(config.source, **changes))
 
 
 @dataclass(frozen=True)
@@ -132,7 +138,7 @@ def _strike_at_step(strike: Strike) -> None:
 
     def profile(frame: FrameType, event: str, argument: object) -> None:
         nonlocal count
-        if event == "call" and frame.f_code.co_name == "gradient":
+        if event == "call" and frame.f_code.co_name == "accumulate_gradient":
             count += 1
             if count == strike.step:
                 os.kill(os.getpid(), strike.signal)

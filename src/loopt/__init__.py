@@ -10,14 +10,19 @@ from loopt.plan import LoopPlan
 
 if TYPE_CHECKING:
     from loopt.model import LoopedTransformer, ModelConfig
+    from loopt.runs import load, load_run
 
-__all__ = ["InputError", "LoopPlan", "LoopedTransformer", "ModelConfig", "__version__"]
+__all__ = ["InputError", "LoopPlan", "LoopedTransformer", "ModelConfig", "__version__", "load", "load_run"]
 
 
 def __getattr__(name: str) -> Any:
-    """The model needs torch, which takes seconds to import: load it when it is first asked for."""
+    """Loads what needs torch, which takes seconds to import, when it is first asked for."""
     if name in ("LoopedTransformer", "ModelConfig"):
         from loopt import model
 
         return getattr(model, name)
+    if name in ("load", "load_run"):
+        from loopt import runs
+
+        return getattr(runs, name)
     raise AttributeError(f"module 'loopt' has no attribute {name!r}")

@@ -18,10 +18,11 @@ usage: loopt COMMAND ...
 Looped transformers: models that think longer by running the same layers again.
 
   loopt reproduce quick            train three small models and see looping work (minutes, no GPU)
-  loopt train PRESET [options]     train a model, or go on with a run that was stopped
+  loopt train PRESET [options]     train a model, or resume a run that was stopped
   loopt eval RUN [--loops 1 2 4]   measure a trained model, with any number of loops
   loopt tasks list | show NAME     the reasoning tasks, and an instance of one
   loopt data prepare | show DIR    text to tokens that a language model trains on
+  loopt thoughts RUN               what a trained model would answer after each loop
   loopt similarity RUN             how alike a run's layers are, as numbers and heatmaps
   loopt plan "4x(1,4,1)" [sizes]   draw a plan, with its parameters and FLOPs
   loopt prove THEOREM              the paper's theorems, as weights that are built, run and checked
@@ -29,10 +30,11 @@ Looped transformers: models that think longer by running the same layers again.
 Every command explains itself with --help. loopt --version prints the version.
 """
 
-COMMANDS = ("reproduce", "train", "eval", "tasks", "data", "similarity", "plan", "prove")
+COMMANDS = ("reproduce", "train", "eval", "tasks", "data", "thoughts", "similarity", "plan", "prove")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # better a ? for a ⊗ than no answer where the encoding has none

@@ -18,12 +18,16 @@ class ConfigError(InputError):
     """A config describes a model or a run that cannot be built."""
 
 
+class MissingPackageError(InputError):
+    """A package that not everyone needs is not installed; the message says how to get it."""
+
+
 class RunError(InputError):
     """A run's directory cannot be written, or does not hold what it should."""
 
 
 def require(holds: bool, field: str, value: object, allowed: str, error: type[InputError] = ConfigError) -> None:
-    """Raise ``error`` unless ``holds``, with a message that names the field, its value and what is allowed.
+    """Raises ``error`` unless ``holds``, with a message that names the field, its value and what is allowed.
 
     >>> require(3 >= 1, "steps", 3, "1 or more")
     >>> require(0 >= 1, "steps", 0, "1 or more")

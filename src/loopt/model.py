@@ -7,17 +7,17 @@
 
 Sizes in the shape comments: B batch, T tokens, D d_model, H heads, E head_dim, F d_ff, V vocab_size.
 
-Batches of different lengths can run end to end, as one [N, D] with N tokens in all: only attention looks at where a
-sequence begins and ends, and it is told by ``parts``.
+Sequences of different lengths can be packed end to end, as one [N, D] with N tokens in all: only attention looks at
+where a sequence begins and ends, and its ``Context`` says so.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -26,22 +26,51 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from loopt.errors import InputError, require
-from loopt.plan import LoopPlan
+from loopt.plan import LoopPlan, Pass
 
 Positions = Literal["rope", "learned", "none"]
 Norm = Literal["rms", "layer"]
 NormPlacement = Literal["pre", "sandwich", "none"]
 FeedForwardKind = Literal["gelu", "relu", "swiglu"]
 Biases = Literal["none", "feed_forward", "all"]
-Parts = tuple[tuple[int, int], ...]
-"""Batches that lie end to end: how many sequences each has, and of how many tokens."""
-Rotation = tuple[Tensor, Tensor]
-Attend = Callable[[Tensor, Parts, Rotation | None, float], Tensor]
-TurnApart = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+CHOICES = {
+    "positions": Positions,
+    "norm": Norm,
+    "norm_placement": NormPlacement,
+    "feed_forward": FeedForwardKind,
+    "biases": Biases,
+}
+Packing = tuple[tuple[int, int], ...]
+"""How many sequences of how many tokens lie end to end: ((205, 13), (205, 21))."""
+Rope = tuple[Tensor, Tensor]
+"""Cosines and signed sines of the rotary positions: [positions, E] each."""
+
+
+class Context(NamedTuple):
+    """What a layer needs besides its input."""
+
+    packing: Packing
+    """Which sequences the input holds."""
+    rope: Rope | None
+    """Of the positions of a sequence, from its first token on."""
+    attend: Attend
+    """Which attention to use: the one below, a kernel made for training, one query against a cache."""
+    cache: Any = None
+    """What this layer's attention keeps in this loop, such as keys and values; the walker puts it there."""
+
+
+Attend = Callable[[Tensor, Context, float], Tensor]
+"""[N, 3, H, E] queries, keys and values, a context, and the factor on the scores -> [N, H, E]."""
+SplitAndRotate = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+
+ONE_HOT_VOCABULARY = 256
+"""Up to so many tokens a GPU looks embeddings up by a product with one-hot rows, whose gradient repeats to the bit."""
 
 
 @dataclass(frozen=True)
 class ModelConfig:
+    """The shape of a model."""
+
     plan: LoopPlan
     """Which layers run in which order, e.g. 4x6, 4x(1,4,1) or 2x1+4x5+2x1."""
     d_model: int
@@ -51,7 +80,7 @@ class ModelConfig:
     d_ff: int
     """Hidden width of the feed-forward."""
     vocab_size: int = 0
-    """Tokens in the vocabulary; 0 when training: as many as the task has."""
+    """Tokens in the vocabulary; 0 when training: as many as the source has."""
     max_len: int = 0
     """Longest sequence; 0 when training: the task's."""
     head_dim: int | None = None
@@ -59,12 +88,15 @@ class ModelConfig:
     attention_scale: float | None = None
     """Factor on the attention scores; 1 / sqrt(head_dim) unless given."""
     positions: Positions = "rope"
+    """How a token knows its place: rotary, learned, or not at all."""
     rope_base: float = 10_000.0
     """Wavelengths of the rotary positions run from 2π to 2π·rope_base."""
     norm: Norm = "rms"
+    """RMSNorm or LayerNorm."""
     norm_placement: NormPlacement = "pre"
     """pre: before each sublayer; sandwich: before and after; none: no norm anywhere, as the theory has it."""
     feed_forward: FeedForwardKind = "gelu"
+    """The feed-forward's nonlinearity; swiglu is gated."""
     biases: Biases = "none"
     """Which linear layers have one; feed_forward is the theory's choice. LayerNorm has one with all."""
     tied_readout: bool = False
@@ -73,57 +105,38 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if isinstance(self.plan, str):
             object.__setattr__(self, "plan", LoopPlan.parse(self.plan))
-        for field in ("d_model", "n_heads", "d_ff"):
-            require(getattr(self, field) >= 1, f"model.{field}", getattr(self, field), "1 or more")
-        for field in ("vocab_size", "max_len"):
-            require(
-                getattr(self, field) >= 0,
-                f"model.{field}",
-                getattr(self, field),
-                "1 or more (0 when training: the task's)",
-            )
-        for field, kind in (
-            ("positions", Positions),
-            ("norm", Norm),
-            ("norm_placement", NormPlacement),
-            ("feed_forward", FeedForwardKind),
-            ("biases", Biases),
-        ):
-            require(
-                getattr(self, field) in get_args(kind),
-                f"model.{field}",
-                getattr(self, field),
-                " | ".join(get_args(kind)),
-            )
+        for name in ("d_model", "n_heads", "d_ff"):
+            self._require(getattr(self, name) >= 1, name, "1 or more")
+        for name in ("vocab_size", "max_len"):
+            self._require(getattr(self, name) >= 0, name, "1 or more (0 when training: the source's)")
+        for name, kind in CHOICES.items():
+            self._require(getattr(self, name) in get_args(kind), name, " | ".join(get_args(kind)))
         if self.head_dim is None:
-            require(
-                self.d_model % self.n_heads == 0,
-                "model.n_heads",
-                self.n_heads,
-                f"a divisor of d_model={self.d_model}, or give head_dim",
-            )
+            allowed = f"a divisor of d_model={self.d_model}, or give head_dim"
+            self._require(self.d_model % self.n_heads == 0, "n_heads", allowed)
         else:
-            require(self.head_dim >= 1, "model.head_dim", self.head_dim, "1 or more")
+            self._require(self.head_dim >= 1, "head_dim", "1 or more")
         if self.positions == "rope":
-            require(
-                self.width_of_head % 2 == 0,
-                "model.head_dim",
-                self.width_of_head,
-                "an even number with rotary positions",
-            )
-            require(self.rope_base > 0, "model.rope_base", self.rope_base, "more than 0")
-        require(math.isfinite(self.scale), "model.attention_scale", self.attention_scale, "a finite number")
+            even = self.width_of_head % 2 == 0
+            require(even, "model.head_dim", self.width_of_head, "an even number with rotary positions")
+            self._require(self.rope_base > 0, "rope_base", "more than 0")
+        self._require(math.isfinite(self.scale), "attention_scale", "a finite number")
+
+    def _require(self, holds: bool, name: str, allowed: str) -> None:
+        require(holds, f"model.{name}", getattr(self, name), allowed)
 
     @property
     def width_of_head(self) -> int:
+        """Returns E, the width of one head."""
         return self.head_dim if self.head_dim is not None else self.d_model // self.n_heads
 
     @property
     def scale(self) -> float:
+        """Returns the factor on the attention scores."""
         return self.attention_scale if self.attention_scale is not None else self.width_of_head**-0.5
 
     def parameters(self) -> int:
-        """How many numbers are learned."""
+        """Returns how many numbers are learned."""
         embedding = self.vocab_size * self.d_model
         positions = self.max_len * self.d_model if self.positions == "learned" else 0
         readout = 0 if self.tied_readout else embedding
@@ -144,8 +157,8 @@ class ModelConfig:
         return self.d_model * (2 if self.norm == "layer" and self.biases == "all" else 1)
 
     def flops(self, length: int) -> int:
-        """Matrix-product operations of one forward pass over ``length`` tokens (a multiply-add is two; attention
-        counted over the full square, as is usual; the backward pass takes twice as many again)."""
+        """Returns the matrix-product operations of one forward pass over ``length`` tokens. A multiply-add is two;
+        attention counts over the full square, as is usual; the backward pass takes twice as many again."""
         attention = self.n_heads * self.width_of_head
         feed_forward = (3 if self.feed_forward == "swiglu" else 2) * self.d_model * self.d_ff
         per_token = 2 * (4 * self.d_model * attention + feed_forward)
@@ -155,12 +168,10 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class Thought:
-    """What the model holds after one loop of one block, and what it would answer if it stopped there."""
+    """What the model would read out if its loopable block ran ``loops`` times."""
 
-    block: int
-    loop: int
-    hidden: Tensor  # [B, T, D]
-    probabilities: Tensor  # [B, T, V]
+    loops: int
+    state: Tensor  # [B, T, D], for ``readout``
 
 
 class LoopedTransformer(nn.Module):
@@ -175,6 +186,7 @@ class LoopedTransformer(nn.Module):
         for field in ("vocab_size", "max_len"):
             require(getattr(config, field) >= 1, f"model.{field}", getattr(config, field), "1 or more")
         self.config = config
+        self.attend: Attend = attend
         self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
         if config.positions == "learned":
             self.position_embedding = nn.Embedding(config.max_len, config.d_model)
@@ -187,45 +199,60 @@ class LoopedTransformer(nn.Module):
     def forward(self, ids: Tensor, loops: int | None = None) -> Tensor:
         return self.readout(self.iterate(self.embed(ids), loops))  # [B, T] -> [B, T, V]
 
-    def embed(self, ids: Tensor) -> Tensor:
-        if ids.dim() != 2 or not 1 <= ids.shape[1] <= self.config.max_len:
-            raise InputError(
-                f"ids of shape {list(ids.shape)}: allowed is [batch, length] with length 1 to {self.config.max_len}"
-            )
-        x = self.token_embedding(ids)  # [B, T] -> [B, T, D]
+    def embed(self, ids: Tensor, start: int = 0) -> Tensor:
+        """Embeds tokens [B, T], the first of which are at position ``start``, as [B, T, D]."""
+        longest = self.config.max_len - start
+        if ids.dim() != 2 or not 1 <= ids.shape[1] <= longest:
+            raise InputError(f"ids of shape {list(ids.shape)}: allowed is [batch, length] with length 1 to {longest}")
+        x = _look_up(ids, self.token_embedding.weight)  # [B, T] -> [B, T, D]
         if self.config.positions == "learned":
-            x = x + self.position_embedding.weight[: ids.shape[1]]
+            x = x + self.position_embedding.weight[start : start + ids.shape[1]]
         return x
 
-    def iterate(
-        self, x: Tensor, loops: int | None = None, states: list[Tensor] | None = None, parts: Parts | None = None
-    ) -> Tensor:
-        """Run the plan, its loopable block ``loops`` times; the state after every loop is appended to ``states``.
-        x is a batch [B, T, D], or several of them end to end: [N, D], with their ``parts``."""
-        plan = self.config.plan if loops is None else self.config.plan.with_loops(loops)
-        return self.loop(x, plan, states, parts)
+    def context(self, packing: Packing, start: int = 0, attend: Attend | None = None) -> Context:
+        """Returns the context of sequences that begin at position ``start``; the model's own attention unless given."""
+        rope = None if self.loop.cos is None else (self.loop.cos, self.loop.sin)
+        if rope is not None and start > 0:
+            rope = (rope[0][start:], rope[1][start:])
+        return Context(packing, rope, attend or self.attend)
+
+    def iterate(self, x: Tensor, loops: int | None = None, context: Context | None = None) -> Tensor:
+        """Runs the plan, its loopable block ``loops`` times, on a batch [B, T, D], or on packed sequences [N, D], whose
+        context has to be given."""
+        passes = self.plan_with(loops).passes
+        return self.loop(x, passes, context or self.context(((x.shape[0], x.shape[1]),)))
+
+    def walk(self, x: Tensor, loops: int | None = None, context: Context | None = None) -> Iterator[Tensor]:
+        """Yields the state after every pass of the plan, where ``iterate`` returns the last one alone."""
+        passes = self.plan_with(loops).passes
+        return self.loop.walk(x, passes, context or self.context(((x.shape[0], x.shape[1]),)))
+
+    def plan_with(self, loops: int | None) -> LoopPlan:
+        """Returns the plan with the loopable block run ``loops`` times; None: as often as the config says."""
+        return self.config.plan if loops is None else self.config.plan.with_loops(loops)
 
     def readout(self, x: Tensor) -> Tensor:
-        return F.linear(self.final_norm(x), self.readout_weight)  # [B, T, D] -> [B, T, V]
+        """Reads the logits out of the last state, [B, T, D] -> [B, T, V]."""
+        return F.linear(self.final_norm(x), self.readout_weight)
 
     @property
     def readout_weight(self) -> Tensor:
-        """[V, D]"""
+        """Returns the matrix that logits are read out with, [V, D]."""
         return self.token_embedding.weight if self.config.tied_readout else self.readout_projection.weight
 
     def thoughts(self, ids: Tensor, loops: int | None = None) -> list[Thought]:
-        """The hidden state and the decoded distribution after every loop of every block, in order."""
-        plan = self.config.plan if loops is None else self.config.plan.with_loops(loops)
-        states: list[Tensor] = []
-        self.iterate(self.embed(ids), loops, states)
-        return [
-            Thought(one_pass.block, one_pass.loop, x, self.readout(x).softmax(-1))
-            for one_pass, x in zip(plan.passes, states, strict=True)
-        ]
+        """Returns one thought for each loop of the loopable block: number l, counted from 1, is what the model with
+        l loops would say, since the blocks behind it run from each of these states."""
+        before, looped, after = self.plan_with(loops).around_loop()
+        x = self.embed(ids)
+        context = self.context(((x.shape[0], x.shape[1]),))
+        x = self.loop(x, before, context)
+        states = self.loop.walk(x, looped, context)
+        return [Thought(count, self.loop(state, after, context)) for count, state in enumerate(states, start=1)]
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Every matrix starts at 1/sqrt(its inputs); what writes into the residual stream is divided by
+        """Draws every matrix with deviation 1/sqrt(its inputs). What writes into the residual stream is divided by
         sqrt(2·depth) as well, with the depth that runs, not the layers that exist: each loop writes again."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -240,7 +267,8 @@ class LoopedTransformer(nn.Module):
 
 
 class Loop(nn.Module):
-    """All the layers, and the running of them: one module, so that sharding gathers it once for all loops."""
+    """All the layers, and the one place where they are looped: a module, so that sharding gathers it once for all
+    loops."""
 
     cos: Tensor
     sin: Tensor
@@ -248,29 +276,42 @@ class Loop(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.plan.distinct_layers))
-        self.recompute = False  # in the backward pass, all that happened within a loop: slower, with much less memory
+        self.recompute = False  # in the backward pass, all that happened within a pass: slower, with much less memory
         cos, sin = _rotations(config) if config.positions == "rope" else (None, None)
         self.register_buffer("cos", cos, persistent=False)  # [max_len, E]
         self.register_buffer("sin", sin, persistent=False)
 
-    def forward(
-        self, x: Tensor, plan: LoopPlan, states: list[Tensor] | None = None, parts: Parts | None = None
-    ) -> Tensor:
-        parts = parts or ((x.shape[0], x.shape[1]),)
-        for one_pass in plan.passes:
-            if self.recompute and torch.is_grad_enabled():
-                x = checkpoint(self._pass, x, one_pass.layers, parts, use_reentrant=False, preserve_rng_state=False)
-            else:
-                x = self._pass(x, one_pass.layers, parts)
-            if states is not None:
-                states.append(x)
+    def forward(self, x: Tensor, passes: Sequence[Pass], context: Context) -> Tensor:
+        """Runs all passes. Training uses this alone, so that hooks, compilation and graph capture see one call."""
+        for state in self.walk(x, passes, context):
+            x = state
         return x
 
-    def _pass(self, x: Tensor, layers: Iterable[int], parts: Parts) -> Tensor:
-        rotation = None if self.cos is None else (self.cos, self.sin)
+    def walk(
+        self,
+        x: Tensor,
+        passes: Sequence[Pass],
+        context: Context,
+        caches: Mapping[tuple[int, int], Any] | None = None,
+    ) -> Iterator[Tensor]:
+        """Runs the passes one by one and yields the state after each, [B, T, D] or [N, D]. ``caches`` has what the
+        attention of each run of a layer keeps, by (layer, loop)."""
+        for one_pass in passes:
+            if self.recompute and torch.is_grad_enabled():
+                arguments = (x, one_pass, context, caches)
+                x = checkpoint(self._run_pass, *arguments, use_reentrant=False, preserve_rng_state=False)
+            else:
+                x = self._run_pass(x, one_pass, context, caches)
+            yield x
+
+    def _run_pass(
+        self, x: Tensor, one_pass: Pass, context: Context, caches: Mapping[tuple[int, int], Any] | None
+    ) -> Tensor:
         with fastest_attention(x.device):  # in here, so that a pass that is computed again chooses the same
-            for layer in layers:
-                x = self.layers[layer](x, parts, rotation)  # [B, T, D], or [N, D]
+            for layer in one_pass.layers:
+                if caches is not None:
+                    context = context._replace(cache=caches[layer, one_pass.loop])
+                x = self.layers[layer](x, context)
         return x
 
 
@@ -287,50 +328,57 @@ class Layer(nn.Module):
         self.attention_out_norm = _make_norm(config) if sandwich else nn.Identity()
         self.feed_forward_out_norm = _make_norm(config) if sandwich else nn.Identity()
 
-    def forward(self, x: Tensor, parts: Parts, rotation: Rotation | None) -> Tensor:
-        x = x + self.attention_out_norm(self.attention(self.attention_norm(x), parts, rotation))
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        x = x + self.attention_out_norm(self.attention(self.attention_norm(x), context))
         return x + self.feed_forward_out_norm(self.feed_forward(self.feed_forward_norm(x)))
 
 
 class Attention(nn.Module):
+    """Heads that look at the tokens before, projected in and out."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.n_heads, self.head_dim, self.scale = config.n_heads, config.width_of_head, config.scale
         width = self.n_heads * self.head_dim
         self.qkv = nn.Linear(config.d_model, 3 * width, bias=config.biases == "all")  # rows: queries, keys, values
         self.output = nn.Linear(width, config.d_model, bias=config.biases == "all")
-        self.attend: Attend = attend
 
-    def forward(self, x: Tensor, parts: Parts, rotation: Rotation | None) -> Tensor:
+    def forward(self, x: Tensor, context: Context) -> Tensor:
         qkv = self.qkv(x).view(-1, 3, self.n_heads, self.head_dim)  # [B, T, D] or [N, D] -> [N, 3, H, E]
-        mixed = self.attend(qkv, parts, rotation, self.scale)  # [N, H, E]
+        mixed = context.attend(qkv, context, self.scale)  # [N, H, E]
         return self.output(mixed.reshape(*x.shape[:-1], -1))  # [N, H, E] -> as x
 
 
-def turn_apart(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """[B, T, 3, H, E] -> queries and keys, turned by their positions, and values: [B, T, H, E] each."""
-    qk, v = qkv.split((2, 1), dim=2)  # not by indexing, whose gradient is a sum of padded copies
-    q, k = _rotate(qk, cos[: qkv.shape[1]], sin[: qkv.shape[1]]).unbind(2)
-    # v as a copy: kept for the backward pass, a view of it would keep the unturned queries and keys as well
-    return q, k, v.squeeze(2).clone()
+def attend(qkv: Tensor, context: Context, scale: float) -> Tensor:
+    """Has every head's queries look at the keys of their sequence up to their own: [N, 3, H, E] -> [N, H, E]."""
+    return attend_with(split_and_rotate, qkv, context, scale)
 
 
-def attend(
-    qkv: Tensor, parts: Parts, rotation: Rotation | None, scale: float, take_apart: TurnApart = turn_apart
-) -> Tensor:
-    """Every head's queries look at the keys of their sequence up to their own position: [N, 3, H, E] -> [N, H, E]."""
-    pieces = qkv.split([sequences * tokens for sequences, tokens in parts])
+def attend_with(split: SplitAndRotate, qkv: Tensor, context: Context, scale: float) -> Tensor:
+    """Does what ``attend`` does, with ``split`` to prepare queries and keys that have rotary positions."""
     mixed = []
-    for piece, part in zip(pieces, parts, strict=True):
-        piece = piece.unflatten(0, part)  # [B * T, 3, H, E] -> [B, T, 3, H, E]
-        q, k, v = piece.unbind(2) if rotation is None else take_apart(piece, *rotation)  # [B, T, H, E] each
+    for piece, shape in zip(
+        qkv.split([count * length for count, length in context.packing]), context.packing, strict=True
+    ):
+        piece = piece.unflatten(0, shape)  # [B * T, 3, H, E] -> [B, T, 3, H, E]
+        q, k, v = piece.unbind(2) if context.rope is None else split(piece, *context.rope)  # [B, T, H, E] each
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # [B, T, H, E] -> [B, H, T, E]
         one = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
         mixed.append(one.transpose(1, 2).flatten(0, 1))  # [B, H, T, E] -> [B * T, H, E]
     return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
 
 
+def split_and_rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Splits fused QKV [B, T, 3, H, E] and applies rotary positions to queries and keys: [B, T, H, E] each."""
+    qk, v = qkv.split((2, 1), dim=2)  # not by indexing, whose gradient is a sum of padded copies
+    q, k = _rotate(qk, cos[: qkv.shape[1]], sin[: qkv.shape[1]]).unbind(2)
+    # v as a copy: kept for the backward pass, a view of it would keep the unrotated queries and keys as well
+    return q, k, v.squeeze(2).clone()
+
+
 class FeedForward(nn.Module):
+    """A hidden layer for every token by itself."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.kind = config.feed_forward
@@ -349,6 +397,16 @@ class FeedForward(nn.Module):
         return self.down(hidden)  # [B, T, F] -> [B, T, D]
 
 
+def _look_up(ids: Tensor, table: Tensor) -> Tensor:
+    """Returns the rows of the table [V, D] that ids [B, T] name, [B, T, D]. On a GPU the gradient of an embedding adds
+    up in another order every time, that of a product does not."""
+    if not table.is_cuda or len(table) > ONE_HOT_VOCABULARY:
+        return F.embedding(ids, table)
+    one_hot = (ids[..., None] == torch.arange(len(table), device=ids.device)).to(table.dtype)  # [B, T, V]
+    with torch.autocast("cuda", enabled=False):
+        return one_hot @ table
+
+
 def _make_norm(config: ModelConfig) -> nn.Module:
     if config.norm_placement == "none":
         return nn.Identity()
@@ -357,8 +415,8 @@ def _make_norm(config: ModelConfig) -> nn.Module:
     return nn.RMSNorm(config.d_model, eps=1e-6)
 
 
-def _rotations(config: ModelConfig) -> tuple[Tensor, Tensor]:
-    """Cosine and signed sine of position · frequency, what ``_rotate`` needs: [max_len, E] each."""
+def _rotations(config: ModelConfig) -> Rope:
+    """Returns cosine and signed sine of position · frequency, what ``_rotate`` needs: [max_len, E] each."""
     pairs = config.width_of_head // 2
     frequencies = config.rope_base ** (-torch.arange(pairs, dtype=torch.float64) / pairs)
     angles = torch.outer(torch.arange(config.max_len, dtype=torch.float64), frequencies)  # [max_len, E/2]
@@ -367,14 +425,14 @@ def _rotations(config: ModelConfig) -> tuple[Tensor, Tensor]:
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn coordinates e and e + E/2 of every query and key by their position's angle."""
+    """Rotates coordinates e and e + E/2 of every query and key by their position's angle."""
     cos, sin = cos[:, None, None], sin[:, None, None]  # [T, E] -> [T, 1, 1, E], against x [B, T, 2, H, E]
     other = x.roll(x.shape[-1] // 2, dims=-1)  # the other coordinate of each pair
     return (x * cos + other * sin).to(x.dtype)
 
 
 def fastest_attention(device: torch.device) -> contextlib.AbstractContextManager[None]:
-    """On CUDA try cuDNN's kernel first, then flash, then what works anywhere."""
+    """Has CUDA try cuDNN's kernel first, then flash, then what works anywhere."""
     if device.type != "cuda":
         return contextlib.nullcontext()
     order = [

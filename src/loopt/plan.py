@@ -47,7 +47,8 @@ class Pass:
 
 @dataclass(frozen=True)
 class Step:
-    """One run of one layer. ``slot`` numbers the steps of a plan and is the key of whatever is kept per step."""
+    """One run of one layer. What is kept of it goes by (layer, loop): ``slot`` numbers the steps of one plan, and
+    shifts behind the looped block when its loops change."""
 
     layer: int
     block: int
@@ -57,6 +58,8 @@ class Step:
 
 @dataclass(frozen=True)
 class LoopPlan:
+    """Blocks of layers in the order they run, and which of them can be looped longer or shorter."""
+
     blocks: tuple[Block, ...]
     loopable: int | None = None
     """Index of the block whose loops ``with_loops`` changes; None where the plan does not tell."""
@@ -76,22 +79,22 @@ class LoopPlan:
 
     @classmethod
     def parse(cls, text: str) -> LoopPlan:
-        """Read a plan: ``4x6``, ``4x(1,4,1)``, ``2x1+4x5+2x1``, or the paper's ``(4⊗6)`` and ``(4⊗1,4,1)``."""
+        """Reads a plan: ``4x6``, ``4x(1,4,1)``, ``2x1+4x5+2x1``, or the paper's ``(4⊗6)`` and ``(4⊗1,4,1)``."""
         return _Parser(text).plan()
 
     @property
     def depth(self) -> int:
-        """Effective depth: how many layers a token passes through."""
+        """Returns the effective depth: how many layers a token passes through."""
         return sum(block.layers * block.loops for block in self.blocks)
 
     @property
     def distinct_layers(self) -> int:
-        """How many layers have weights of their own."""
+        """Returns how many layers have weights of their own."""
         return sum(block.layers for block in self.blocks)
 
     @cached_property
     def passes(self) -> tuple[Pass, ...]:
-        """Every loop of every block, in the order they run."""
+        """Returns every loop of every block, in the order they run."""
         passes: list[Pass] = []
         first = 0
         for index, block in enumerate(self.blocks):
@@ -102,36 +105,47 @@ class LoopPlan:
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """Every run of every layer, in order."""
+        """Returns every run of every layer, in order."""
         order = ((layer, one.block, one.loop) for one in self.passes for layer in one.layers)
         return tuple(Step(*where, slot) for slot, where in enumerate(order))
 
     def with_loops(self, loops: int) -> LoopPlan:
-        """The same layers, the loopable block run ``loops`` times."""
-        if self.loopable is None:
-            raise PlanError(
-                f"plan: {self} does not tell which of its {len(self.blocks)} blocks to loop {loops} times; "
-                "mark one with *, as in 2x3*+2x3"
-            )
+        """Returns the same layers with the loopable block run ``loops`` times."""
+        loopable = self._loopable(f"loop {loops} times")
         if loops < 1:
             raise PlanError(f"plan: {self} with loops={loops}; loops must be 1 or more")
         blocks = list(self.blocks)
-        blocks[self.loopable] = replace(blocks[self.loopable], loops=loops)
-        return LoopPlan(tuple(blocks), self.loopable)
+        blocks[loopable] = replace(blocks[loopable], loops=loops)
+        return LoopPlan(tuple(blocks), loopable)
+
+    def around_loop(self) -> tuple[tuple[Pass, ...], tuple[Pass, ...], tuple[Pass, ...]]:
+        """Returns the passes before the loopable block, those of it, and those behind it."""
+        loopable = self._loopable("read out after each loop")
+        before = sum(block.loops for block in self.blocks[:loopable])
+        behind = before + self.blocks[loopable].loops
+        return self.passes[:before], self.passes[before:behind], self.passes[behind:]
+
+    def _loopable(self, purpose: str) -> int:
+        if self.loopable is None:
+            raise PlanError(
+                f"plan: {self} does not tell which of its {len(self.blocks)} blocks to {purpose}; "
+                "mark one with *, as in 2x3*+2x3"
+            )
+        return self.loopable
 
     @property
     def iso_param(self) -> LoopPlan:
-        """The baseline with the same distinct layers, each run once."""
+        """Returns the baseline with the same distinct layers, each run once."""
         return LoopPlan((Block(self.distinct_layers, 1),))
 
     @property
     def iso_flop(self) -> LoopPlan:
-        """The baseline of the same depth in which no layer runs twice."""
+        """Returns the baseline of the same depth in which no layer runs twice."""
         return LoopPlan((Block(self.depth, 1),))
 
     @property
     def typography(self) -> str:
-        """As the paper writes it: (4⊗6), (4⊗1,4,1), and joined where blocks differ in size."""
+        """Returns the plan as the paper writes it: (4⊗6), (4⊗1,4,1), and joined where blocks differ in size."""
         groups = itertools.groupby(self.blocks, key=lambda block: block.layers)
         return "+".join(f"({layers}⊗{','.join(str(b.loops) for b in blocks)})" for layers, blocks in groups)
 
@@ -149,7 +163,7 @@ class LoopPlan:
 
 
 def _only_candidate(blocks: tuple[Block, ...]) -> int | None:
-    """The block that is loopable without being marked: the only one there is, or the only one that loops."""
+    """Returns the block that is loopable without being marked: the only one there is, or the only one that loops."""
     if len(blocks) == 1:
         return 0
     looped = [i for i, block in enumerate(blocks) if block.loops > 1]

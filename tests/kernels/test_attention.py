@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from loopt import LoopPlan, ModelConfig
-from loopt.model import Parts, Rotation, _rotations, attend
+from loopt.model import Context, Packing, Rope, _rotations, attend
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 EDGES = (1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 96, 97, 100, 127, 128, 129, 133, 134, 255, 256)  # of blocks, mostly
-PARTS: dict[str, Parts] = {  # one for each choice of blocks
+PACKINGS: dict[str, Packing] = {  # one for each choice of blocks
     "short": ((5, 13), (2, 32), (3, 1), (2, 31), (7, 16)),
     "mixed": ((4, 13), *((5, length) for length in EDGES), (3, 21)),
     "long": ((30, 256), *((5, length) for length in EDGES), (2, 176), (30, 255)),
@@ -20,56 +20,59 @@ PARTS: dict[str, Parts] = {  # one for each choice of blocks
 }
 
 
-def rotation_of(head_dim: int) -> Rotation:
+def rope_of(head_dim: int) -> Rope:
     cos, sin = _rotations(ModelConfig(LoopPlan.parse("1x1"), 3 * head_dim, 3, 8, max_len=256))
     return cos.cuda(), sin.cuda()
 
 
-def draw(parts: Parts, head_dim: int, kind: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor]:
+def draw(packing: Packing, head_dim: int, kind: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor]:
     """Queries, keys and values of three heads, and a gradient at what they give."""
     generator = torch.Generator("cuda").manual_seed(head_dim)
-    tokens = sum(count * length for count, length in parts)
+    tokens = sum(count * length for count, length in packing)
     qkv = torch.randn(tokens, 3, 3, head_dim, device="cuda", generator=generator).to(kind).requires_grad_()
     return qkv, torch.randn(tokens, 3, head_dim, device="cuda", generator=generator).to(kind)
 
 
-def both_ways(qkv: Tensor, grad: Tensor, parts: Parts, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
+def both_ways(qkv: Tensor, grad: Tensor, packing: Packing, rope: Rope | None) -> tuple[Tensor, Tensor]:
     from loopt.kernels import attention
 
     junk = [torch.full((size,), float("nan"), device="cuda") for size in (1 << 12, 1 << 16, 1 << 20, 1 << 24)]
     del junk  # so that the memory the kernels are given holds no numbers
-    mixed = attention.attend(qkv, parts, rotation, qkv.shape[-1] ** -0.5)
+    mixed = attention.attend(qkv, Context(packing, rope, attention.attend), qkv.shape[-1] ** -0.5)
     return mixed.detach(), torch.autograd.grad(mixed, qkv, grad)[0]
 
 
-@pytest.mark.parametrize("rope", [True, False], ids=["rope", "plain"])
+@pytest.mark.parametrize("rotary", [True, False], ids=["rope", "plain"])
 @pytest.mark.parametrize("head_dim", [16, 32, 64])
-@pytest.mark.parametrize(("which", "kind"), [*((which, torch.bfloat16) for which in PARTS), ("mixed", torch.float32)])
-def test_agrees_with_the_models_in_float64(which: str, kind: torch.dtype, head_dim: int, rope: bool) -> None:
+@pytest.mark.parametrize(
+    ("which", "kind"), [*((which, torch.bfloat16) for which in PACKINGS), ("mixed", torch.float32)]
+)
+def test_agrees_with_the_models_in_float64(which: str, kind: torch.dtype, head_dim: int, rotary: bool) -> None:
     pytest.importorskip("triton")
-    parts, rotation = PARTS[which], rotation_of(head_dim) if rope else None
-    qkv, grad = draw(parts, head_dim, kind)
+    packing, rope = PACKINGS[which], rope_of(head_dim) if rotary else None
+    qkv, grad = draw(packing, head_dim, kind)
     exact = qkv.detach().double().requires_grad_()
-    wanted = attend(exact, parts, rotation and (rotation[0].double(), rotation[1].double()), head_dim**-0.5)
+    context = Context(packing, rope and (rope[0].double(), rope[1].double()), attend)
+    wanted = attend(exact, context, head_dim**-0.5)
     (wanted_grad,) = torch.autograd.grad(wanted, exact, grad.double())
 
-    mixed, found_grad = both_ways(qkv, grad, parts, rotation)
+    mixed, found_grad = both_ways(qkv, grad, packing, rope)
     assert (mixed.shape, mixed.dtype, found_grad.dtype) == (wanted.shape, kind, kind)
-    sizes = [count * length for count, length in parts]
-    for part, found, right in zip(parts, mixed.split(sizes), wanted.split(sizes), strict=True):
-        assert (found - right).norm() < 1e-2 * right.norm(), part
-    for part, found, right in zip(parts, found_grad.split(sizes), wanted_grad.split(sizes), strict=True):
+    sizes = [count * length for count, length in packing]
+    for shape, found, right in zip(packing, mixed.split(sizes), wanted.split(sizes), strict=True):
+        assert (found - right).norm() < 1e-2 * right.norm(), shape
+    for shape, found, right in zip(packing, found_grad.split(sizes), wanted_grad.split(sizes), strict=True):
         for one, exactly in zip(found.unbind(1), right.unbind(1), strict=True):  # of queries, keys, values
             bound = 1e-2 * exactly.norm() if exactly.norm() > 1e-9 else 1e-2  # of one token only the value has any
-            assert (one - exactly).norm() < bound, part
+            assert (one - exactly).norm() < bound, shape
 
 
 @pytest.mark.parametrize("head_dim", [16, 32, 64])
-@pytest.mark.parametrize("which", PARTS)
+@pytest.mark.parametrize("which", PACKINGS)
 def test_gives_the_same_bits_every_time(which: str, head_dim: int) -> None:
     pytest.importorskip("triton")
-    qkv, grad = draw(PARTS[which], head_dim)
-    once, *others = (both_ways(qkv, grad, PARTS[which], rotation_of(head_dim)) for _ in range(4))
+    qkv, grad = draw(PACKINGS[which], head_dim)
+    once, *others = (both_ways(qkv, grad, PACKINGS[which], rope_of(head_dim)) for _ in range(4))
     for again in others:
         assert torch.equal(once[0], again[0])
         assert torch.equal(once[1], again[1])
@@ -77,13 +80,13 @@ def test_gives_the_same_bits_every_time(which: str, head_dim: int) -> None:
 
 def test_no_token_sees_what_comes_after_it_or_another_sequence() -> None:
     pytest.importorskip("triton")
-    parts = ((1, 40), (2, 77), (1, 33))
-    qkv, grad = draw(parts, 16)
+    packing = ((1, 40), (2, 77), (1, 33))
+    qkv, grad = draw(packing, 16)
     grad[90:117] = 0  # of the second sequence, tokens 40 to 116, those that change
     changed = qkv.detach().clone()
     changed[90:117] += 1
-    mixed, found = both_ways(qkv, grad, parts, None)
-    mixed_then, found_then = both_ways(changed.requires_grad_(), grad, parts, None)
+    mixed, found = both_ways(qkv, grad, packing, None)
+    mixed_then, found_then = both_ways(changed.requires_grad_(), grad, packing, None)
     same = torch.ones(len(qkv), dtype=torch.bool, device="cuda")
     same[90:117] = False
     assert torch.equal(mixed[same], mixed_then[same])
@@ -95,16 +98,17 @@ def test_lengths_first_seen_in_inference_can_be_trained_on_and_captured() -> Non
     pytest.importorskip("triton")
     from loopt.kernels import attention
 
-    parts, rotation = ((3, 19), (2, 143)), rotation_of(32)
-    qkv, grad = draw(parts, 32)
+    packing, rope = ((3, 19), (2, 143)), rope_of(32)
+    context = Context(packing, rope, attention.attend)
+    qkv, grad = draw(packing, 32)
     with torch.inference_mode():
-        attention.attend(qkv, parts, rotation, 32**-0.5)
-    mixed, found = both_ways(qkv, grad, parts, rotation)
+        attention.attend(qkv, context, 32**-0.5)
+    mixed, found = both_ways(qkv, grad, packing, rope)
 
     static = torch.zeros_like(qkv).requires_grad_()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = attention.attend(static, parts, rotation, 32**-0.5)
+        captured = attention.attend(static, context, 32**-0.5)
         (captured_grad,) = torch.autograd.grad(captured, static, grad)
     static.data.copy_(qkv.data)
     graph.replay()

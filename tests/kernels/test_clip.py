@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from loopt.training.step import update
+from loopt.training.update import update
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

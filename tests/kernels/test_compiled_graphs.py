@@ -24,7 +24,7 @@ def version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Version
 
     def become(text: str) -> str:
         (folder / "attention.py").write_text(text)
-        kernels.tell_compiled_graphs_apart()
+        kernels.tag_compile_cache()
         return str(torch.compiler.config.cache_key_tag)
 
     with torch.compiler.config.patch(cache_key_tag="mine"):
@@ -61,5 +61,5 @@ def test_torch_takes_what_it_compiled_for_the_same_version_alone(
 def test_a_model_with_kernels_of_ours_asks_for_it() -> None:
     model = LoopedTransformer(ModelConfig(LoopPlan.parse("1x1"), 16, 1, 8, vocab_size=3, max_len=4)).cuda()
     with torch.compiler.config.patch(cache_key_tag=""):
-        kernels.speed_up(model)
+        kernels.compile_model(model)
         assert torch.compiler.config.cache_key_tag.startswith("loopt-")

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
-from loopt.kernels import speed_up
-from loopt.model import _rotations, attend, turn_apart
+from loopt.kernels import compile_model
+from loopt.model import Context, Rope, _rotations, attend, split_and_rotate
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -29,7 +29,7 @@ def relative(found: Tensor, wanted: Tensor) -> float:
     return ((found.double() - wanted).norm() / wanted.norm()).item()
 
 
-def rotation(head_dim: int, max_len: int = 300) -> tuple[Tensor, Tensor]:
+def rope_of(head_dim: int, max_len: int = 300) -> Rope:
     cos, sin = _rotations(ModelConfig(LoopPlan.parse("1x1"), head_dim, 1, 8, max_len=max_len))
     return cos.cuda(), sin.cuda()
 
@@ -45,13 +45,13 @@ def normal(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 def test_agrees_with_the_models_in_float64(
     batch: int, tokens: int, heads: int, head_dim: int, dtype: torch.dtype, layout: str
 ) -> None:
-    cos, sin = rotation(head_dim)
+    cos, sin = rope_of(head_dim)
     qkv = normal(batch, tokens, 3, heads, head_dim, dtype=dtype).requires_grad_()
     exact = qkv.detach().double().requires_grad_()
     grads = normal(3, batch, tokens, heads, head_dim, dtype=dtype).unbind()
 
-    found = kernels().turn_apart(qkv, cos, sin)
-    wanted = turn_apart(exact, cos.double(), sin.double())
+    found = kernels().split_and_rotate(qkv, cos, sin)
+    wanted = split_and_rotate(exact, cos.double(), sin.double())
     torch.autograd.backward(found, [LAYOUTS[layout](grad) for grad in grads])
     torch.autograd.backward(wanted, [grad.double() for grad in grads])
     assert qkv.grad is not None
@@ -60,27 +60,27 @@ def test_agrees_with_the_models_in_float64(
     for ours, right in zip((*found, *qkv.grad.unbind(2)), (*wanted, *exact.grad.unbind(2)), strict=True):
         assert (ours.shape, ours.dtype) == (right.shape, dtype)
         assert relative(ours, right) < rounding
-    assert all(part.is_contiguous() for part in found)
+    assert all(one.is_contiguous() for one in found)
 
 
 def test_gradients_of_different_layouts() -> None:
-    cos, sin = rotation(64)
+    cos, sin = rope_of(64)
     grads = list(normal(3, 2, 33, 4, 64).unbind())
-    wanted = kernels().turn_back(*grads, cos, sin)
+    wanted = kernels().merge_rotated_gradients(*grads, cos, sin)
     grads[1] = LAYOUTS["by heads"](grads[1])
-    assert torch.equal(kernels().turn_back(*grads, cos, sin), wanted)
+    assert torch.equal(kernels().merge_rotated_gradients(*grads, cos, sin), wanted)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_attention_agrees_with_the_models_in_float64(compiled: bool) -> None:
-    parts = ((5, 133), (2, 20), (1, 300))  # end to end
-    rows = sum(count * length for count, length in parts)
-    cos, sin = rotation(64)
+    packing = ((5, 133), (2, 20), (1, 300))  # end to end
+    rows = sum(count * length for count, length in packing)
+    cos, sin = rope_of(64)
     qkv, grad = normal(rows, 3, 3, 64).requires_grad_(), normal(rows, 3, 64)
     exact = qkv.detach().double().requires_grad_()
     ours = torch.compile(kernels().attend) if compiled else kernels().attend
-    mixed = ours(qkv, parts, (cos, sin), 0.125)
-    wanted = attend(exact, parts, (cos.double(), sin.double()), 0.125)
+    mixed = ours(qkv, Context(packing, (cos, sin), kernels().attend), 0.125)
+    wanted = attend(exact, Context(packing, (cos.double(), sin.double()), attend), 0.125)
     assert relative(mixed, wanted) < 1e-2
     mixed.backward(grad)
     wanted.backward(grad.double())
@@ -94,17 +94,17 @@ def test_a_model_takes_it_where_sequences_are_long() -> None:
     for max_len, positions, taken in ((1280, "rope", True), (256, "rope", False), (1280, "learned", False)):
         config = ModelConfig(LoopPlan.parse("2x1"), 64, 1, 8, vocab_size=5, max_len=max_len, positions=positions)
         model = LoopedTransformer(config).cuda()
-        speed_up(model)
-        assert all((layer.attention.attend is kernel) == taken for layer in model.loop.layers)
+        compile_model(model)
+        assert (model.attend is kernel) == taken
 
 
 def test_in_a_graph_and_without_keeping_what_the_projection_wrote() -> None:
-    cos, sin = rotation(64)
+    cos, sin = rope_of(64)
     qkv = normal(2, 300, 3, 8, 64)
-    wanted = kernels().turn_apart(qkv, cos, sin)
+    wanted = kernels().split_and_rotate(qkv, cos, sin)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = kernels().turn_apart(qkv, cos, sin)
+        found = kernels().split_and_rotate(qkv, cos, sin)
     graph.replay()
     for ours, right in zip(found, wanted, strict=True):
         assert torch.equal(ours, right)

@@ -61,7 +61,7 @@ def page(tmp_path: Path, *accuracies: float) -> str:
         drawing=NASTY,
         words=["a", "<"],
         right=["", "&"],
-        answers=[LoopAnswer(0, loop, [0, loop], [0.5, 0.75]) for loop in range(2)],
+        answers=[LoopAnswer(loop + 1, [[0], [loop]], [[0.5], [0.75]], [0.1, 0.2]) for loop in range(2)],
         vocabulary=("<", "&"),
         accuracy_by_loop=[0.125, 1.0],
         examples=8,

@@ -10,7 +10,7 @@ import pytest
 
 from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.reproduce.experiment import Experiment, Scale, jobs_of
-from loopt.reproduce.sweep import Places
+from loopt.reproduce.sweep import Folders
 from loopt.runs.loop_counts import LoopCounts
 
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -76,7 +76,7 @@ def test_every_column_is_filled_once(experiment: Experiment, scale: Scale) -> No
     for row in experiment.rows:
         assert not row.paper or set(row.paper) >= set(columns)
         for variant in experiment.variants:
-            tests = experiment.configure(row.plan, variant, scale).task.tests
+            tests = experiment.configure(row.plan, variant, scale).source.tests
             assert set(experiment.columns_of(variant, scale)) == set(tests)
 
 
@@ -108,18 +108,18 @@ def test_the_papers_setting(experiment: Experiment) -> None:
             config = job.config.resolved()
             model = config.model
             assert (model.d_model, model.d_ff, model.n_heads) == ((256, 1024, 8) if adding else (128, 512, 8))
-            assert config.train_examples == (None if adding else 4_000_000)
+            assert config.source.train_examples == (None if adding else 4_000_000)
             # The paper does not say where norms stand, nor for addition which positions there are.
             positions = "learned" if scale == "short" and adding else "rope"
             assert (model.positions, model.norm_placement) == (positions, "pre")
             if scale == "paper":
                 assert config.batch_size == (1024 if adding else 256)
                 assert (config.optim.name, config.optim.lr) == ("adafactor", 5e-3 if adding else 1e-3)
-                assert (config.steps, config.target_accuracy) == (200_000, None)
+                assert (config.steps, config.source.target_accuracy) == (200_000, None)
             else:
                 assert config.steps < 200_000
-    assert experiment.seeds == (3 if adding else 1)
-    assert [experiment.seeds_at(scale) for scale in SCALES] == [1, 1, experiment.seeds]
+    assert experiment.best_of == (3 if adding else 1)
+    assert [experiment.seeds_at(scale) for scale in SCALES] == [1, 1, experiment.best_of]
 
 
 def test_loops_of_igsm_grow_from_half_at_scale_short_alone() -> None:
@@ -146,22 +146,22 @@ def test_loops_at_inference_keep_the_recipe_of_their_runs() -> None:
 @pytest.mark.parametrize("scale", ["short", "paper"])
 def test_the_papers_tasks(scale: Scale) -> None:
     for name, sampler in (("phop", "planted"), ("phop-uniform", "uniform")):
-        tasks = {job.variant: job.config.task for job in jobs_of(EXPERIMENTS[name], scale, 1)}
+        tasks = {job.variant: job.config.source for job in jobs_of(EXPERIMENTS[name], scale, 1)}
         found = {
             variant: (task.p, task.n, task.alphabet, task.sampler)  # type: ignore[attr-defined]
             for variant, task in tasks.items()
         }
         assert found == {"p16": ((16,), 256, 4, sampler), "p32": ((32,), 256, 4, sampler)}
-    adding = jobs_of(EXPERIMENTS["addition"], scale, 1)[0].config.task
+    adding = jobs_of(EXPERIMENTS["addition"], scale, 1)[0].config.source
     assert (adding.operands, adding.digits) == ((2, 4, 8, 16, 32), 3)  # type: ignore[attr-defined]
-    assert jobs_of(EXPERIMENTS["igsm"], scale, 1)[0].config.task.modulus == 7  # type: ignore[attr-defined]
+    assert jobs_of(EXPERIMENTS["igsm"], scale, 1)[0].config.source.modulus == 7  # type: ignore[attr-defined]
 
 
 def test_every_job_has_a_place_of_its_own() -> None:
-    places = Places()
+    folders = Folders()
     jobs = [job for experiment in EXPERIMENTS.values() for scale in SCALES for job in jobs_of(experiment, scale, 3)]
-    assert len({job.result_path(places.results) for job in jobs}) == len(jobs)
-    assert len({places.run_of(job) for job in jobs}) == len(jobs)
+    assert len({job.result_path(folders.results) for job in jobs}) == len(jobs)
+    assert len({folders.run_of(job) for job in jobs}) == len(jobs)
     for job in jobs:
         assert re.fullmatch(r"[a-z0-9-]+", job.name)
         assert (job.config.seed, str(job.config.model.plan)) == (job.seed, str(job.row.plan))

@@ -27,13 +27,13 @@ def base() -> TrainConfig:
 def out(base: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the experiment has been run."""
     out = tmp_path_factory.mktemp("quick")
-    assert isinstance(quick(base, out, tiny_runs.CPU), QuickResult)
+    assert isinstance(quick(base, out, tiny_runs.CPU, print), QuickResult)
     return out
 
 
 def test_page_and_claim_have_the_results_figures(base: TrainConfig, out: Path) -> None:
     assert sorted(path.name for path in out.iterdir()) == sorted([*DIRECTORIES, "curves.png", "index.html"])
-    done = quick(base, out, tiny_runs.CPU)
+    done = quick(base, out, tiny_runs.CPU, print)
     assert isinstance(done, QuickResult)
     page = done.page.read_text(encoding="utf-8")
     for row, directory in zip(done.comparison.rows, DIRECTORIES, strict=True):
@@ -50,24 +50,29 @@ def test_page_and_claim_have_the_results_figures(base: TrainConfig, out: Path) -
 def test_what_is_trained_is_not_trained_again(base: TrainConfig, out: Path) -> None:
     before = {path: state for path, state in tiny_runs.snapshot(out).items() if path.parent != out}
     page = (out / "index.html").read_text()
-    quick(base, out, tiny_runs.CPU)
+    said: list[str] = []
+    quick(base, out, tiny_runs.CPU, said.append)
+    assert [line.partition(": found in ")[0] for line in said] == ["(1⊗1)", "(1⊗3)", "(3⊗1)"]
+    assert all(", finished " in line and ", accuracy " in line for line in said)
     assert {path: state for path, state in tiny_runs.snapshot(out).items() if path.parent != out} == before
     assert (out / "index.html").read_text() == page
 
 
 def test_stopped_it_goes_on(base: TrainConfig, out: Path, tmp_path: Path) -> None:
-    stopped = quick(base, tmp_path, Session(device="cpu", time_limit=0))
+    stopped = quick(base, tmp_path, Session(device="cpu", time_limit=0), print)
     assert isinstance(stopped, Outcome)
     assert (stopped.finished, stopped.step, stopped.reason) == (False, 1, "time limit")
     assert [path.name for path in tmp_path.iterdir()] == DIRECTORIES[:1]
 
-    assert isinstance(quick(base, tmp_path, tiny_runs.CPU), QuickResult)
+    assert isinstance(quick(base, tmp_path, tiny_runs.CPU, print), QuickResult)
     for directory in DIRECTORIES:
         tiny_runs.assert_same(tmp_path / directory, out / directory)
 
 
 def test_blocks_of_several_layers(base: TrainConfig, tmp_path: Path) -> None:
-    done = quick(replace(base, model=replace(base.model, plan=LoopPlan.parse("2x2")), steps=6), tmp_path, tiny_runs.CPU)
+    done = quick(
+        replace(base, model=replace(base.model, plan=LoopPlan.parse("2x2")), steps=6), tmp_path, tiny_runs.CPU, print
+    )
     assert isinstance(done, QuickResult)
     assert [row.name for row in done.comparison.rows] == ["Base (2⊗1)", "Loop (2⊗2)", "Base (4⊗1)"]
     assert claim(done.comparison).startswith("Loop (2⊗2) runs 2 layers 2 times.")
@@ -79,4 +84,4 @@ def test_a_page_that_cannot_be_written_is_told(base: TrainConfig, out: Path, tmp
         (tmp_path / directory).symlink_to(out / directory)
     (tmp_path / "index.html").mkdir()
     with pytest.raises(RunError, match=r"cannot write .*index\.html: Is a directory"):
-        quick(base, tmp_path, tiny_runs.CPU)
+        quick(base, tmp_path, tiny_runs.CPU, print)

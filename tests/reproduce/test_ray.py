@@ -19,7 +19,7 @@ from loopt.errors import RunError
 from loopt.reproduce import ray_launcher
 from loopt.reproduce.experiment import Experiment, Job, Row, Scale, jobs_of
 from loopt.reproduce.ray_launcher import run_on_ray
-from loopt.reproduce.sweep import Places, run_locally
+from loopt.reproduce.sweep import Folders, run_locally
 from loopt.runs import Run, TrainConfig, checkpoint
 from loopt.training import Outcome
 from tiny_runs import CPU, TINY, assert_same
@@ -55,17 +55,17 @@ def rows(config: TrainConfig, doing: Callable[[str], None] | None = None, **chan
     return jobs_of(experiment, "cpu", 1)
 
 
-def places_in(folder: Path) -> Places:
-    return Places(folder / "runs", folder / "results")
+def folders_in(folder: Path) -> Folders:
+    return Folders(folder / "runs", folder / "results")
 
 
-def results(jobs: list[Job], places: Places) -> list[dict[str, Any]]:
+def results(jobs: list[Job], folders: Folders) -> list[dict[str, Any]]:
     """The files that a table is made from, but for what differs between two runs of the same."""
     found = []
     for job in jobs:
-        result = job.read_result(places.results)
+        result = job.read_result(folders.results)
         assert result is not None
-        result["result"] = {k: v for k, v in result["result"].items() if k not in ("seconds", "source")}
+        result["result"] = {k: v for k, v in result["result"].items() if k not in ("seconds", "finished", "source")}
         result["curve"] = [[step, accuracy] for step, accuracy, _ in result["curve"]]
         found.append(result)
     return found
@@ -78,13 +78,13 @@ def wait_for(condition: Callable[[], object], seconds: float = 150) -> None:
         time.sleep(0.05)
 
 
-def saved(job: Job, places: Places) -> int:
-    return max(checkpoint.steps_in(places.run_of(job) / "checkpoints"), default=0)
+def saved(job: Job, folders: Folders) -> int:
+    return max(checkpoint.steps_in(folders.run_of(job) / "checkpoints"), default=0)
 
 
-def logged(job: Job, places: Places) -> list[int]:
+def logged(job: Job, folders: Folders) -> list[int]:
     """The steps of which there is a loss in metrics.jsonl."""
-    run = places.run_of(job)
+    run = folders.run_of(job)
     if not (run / "config.json").exists():
         return []
     return [line["step"] for line in Run.load(run).read_metrics() if "loss" in line]
@@ -92,8 +92,8 @@ def logged(job: Job, places: Places) -> list[int]:
 
 def test_rows_on_ray_are_those_that_are_run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = rows(TINY)
-    here, there = places_in(tmp_path / "here"), Places(Path("runs"), Path("results"))
-    monkeypatch.chdir(tmp_path)  # relative places are meant from here, wherever the workers are
+    here, there = folders_in(tmp_path / "here"), Folders(Path("runs"), Path("results"))
+    monkeypatch.chdir(tmp_path)  # relative folders are meant from here, wherever the workers are
     said: list[str] = []
     assert run_locally(jobs, here, CPU, print) == (None, [])
     assert run_on_ray(jobs, there, CPU, said.append) == (None, [])
@@ -106,7 +106,7 @@ def test_rows_on_ray_are_those_that_are_run_here(tmp_path: Path, monkeypatch: py
     ]
     said.clear()
     assert run_on_ray(jobs, there, CPU, said.append) == (None, [])
-    assert not said, "what is finished is not run again"
+    assert [line.partition(": found in ")[0] for line in said] == ["1x1-seed0", "1x2-seed0"]  # and not run again
 
 
 def test_a_row_whose_worker_is_killed_goes_on_in_another(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_row_whose_worker_is_killed_goes_on_in_another(tmp_path: Path) -> None
             file.write(f"{plan} {os.getpid()}\n")
 
     jobs = rows(LONG, note)
-    here, there = places_in(tmp_path / "here"), places_in(tmp_path / "there")
+    here, there = folders_in(tmp_path / "here"), folders_in(tmp_path / "there")
     victim = jobs[1]
     at: list[int] = []
 
@@ -142,14 +142,14 @@ def test_a_row_whose_worker_is_killed_goes_on_in_another(tmp_path: Path) -> None
 
 
 def test_the_time_limit_stops_all_rows_and_the_same_call_goes_on(tmp_path: Path) -> None:
-    jobs, places = rows(replace(LONG, steps=FOREVER)), places_in(tmp_path)
+    jobs, folders = rows(replace(LONG, steps=FOREVER)), folders_in(tmp_path)
     reached = [0]
     for _ in range(40):  # a slow machine may spend a limit on starting
-        stopped, diverged = run_on_ray(jobs, places, replace(CPU, time_limit=1.0), print)
+        stopped, diverged = run_on_ray(jobs, folders, replace(CPU, time_limit=1.0), print)
         assert stopped is not None
         assert not stopped.finished
         assert (stopped.reason, stopped.signal, diverged) == ("time limit", None, [])
-        now = min(saved(job, places) for job in jobs)
+        now = min(saved(job, folders) for job in jobs)
         assert now >= reached[-1]
         if now > reached[-1]:
             reached.append(now)
@@ -157,18 +157,18 @@ def test_the_time_limit_stops_all_rows_and_the_same_call_goes_on(tmp_path: Path)
             break
     assert len(reached) == 3
     for job in jobs:
-        assert logged(job, places) == list(range(20, saved(job, places) + 1, 20))
+        assert logged(job, folders) == list(range(20, saved(job, folders) + 1, 20))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_saves_all_rows_and_stops(tmp_path: Path, number: signal.Signals) -> None:
-    jobs, places = rows(replace(LONG, steps=FOREVER, log_every=1, eval_every=FOREVER)), places_in(tmp_path)
+    jobs, folders = rows(replace(LONG, steps=FOREVER, log_every=1, eval_every=FOREVER)), folders_in(tmp_path)
     said: list[str] = []
     over = threading.Event()
 
     def interrupt() -> None:
         try:
-            wait_for(lambda: over.is_set() or all(logged(job, places) for job in jobs))
+            wait_for(lambda: over.is_set() or all(logged(job, folders) for job in jobs))
         finally:  # the rows would train for ever
             if not over.is_set():
                 os.kill(os.getpid(), number)
@@ -176,21 +176,23 @@ def test_a_signal_saves_all_rows_and_stops(tmp_path: Path, number: signal.Signal
     thread = threading.Thread(target=interrupt)
     thread.start()
     try:
-        stopped, diverged = run_on_ray(jobs, places, CPU, said.append)
+        stopped, diverged = run_on_ray(jobs, folders, CPU, said.append)
     finally:
         over.set()
         thread.join()
     assert stopped == Outcome(False, stopped.step, f"stopped by {number.name}", signal=number)
     assert not diverged
-    assert sorted(said) == [f"{job.name}: stopped by {number.name}, saved at step {saved(job, places)}" for job in jobs]
-    assert all(saved(job, places) >= logged(job, places)[0] for job in jobs)
+    assert sorted(said) == [
+        f"{job.name}: stopped by {number.name}, saved at step {saved(job, folders)}" for job in jobs
+    ]
+    assert all(saved(job, folders) >= logged(job, folders)[0] for job in jobs)
 
 
 def test_a_row_that_diverges_leaves_the_others_alone(tmp_path: Path) -> None:
     jobs = rows(TINY, plan_1x1=replace(TINY, optim=replace(TINY.optim, lr=1e30)))
     said: list[str] = []
-    assert run_on_ray(jobs, places_in(tmp_path), CPU, said.append) == (None, ["1x1-seed0"])
-    assert results(jobs[1:], places_in(tmp_path))
+    assert run_on_ray(jobs, folders_in(tmp_path), CPU, said.append) == (None, ["1x1-seed0"])
+    assert results(jobs[1:], folders_in(tmp_path))
     assert any("diverged at step" in line and "Traceback" not in line for line in said)
 
 
@@ -203,14 +205,14 @@ def test_a_row_that_kills_every_worker_is_given_up(tmp_path: Path, monkeypatch: 
     jobs = rows(TINY, die)
     said: list[str] = []
     with pytest.raises(RunError, match=r"1 runs failed.*1x1-seed0"):
-        run_on_ray(jobs, places_in(tmp_path), CPU, said.append)
-    assert results(jobs[1:], places_in(tmp_path))
+        run_on_ray(jobs, folders_in(tmp_path), CPU, said.append)
+    assert results(jobs[1:], folders_in(tmp_path))
     assert "1x1-seed0: lost its worker more than 1 times (WorkerCrashedError), saved at step 0" in said
 
 
 def test_a_worker_that_is_told_to_end_saves_and_its_row_goes_on(tmp_path: Path) -> None:
-    found, places = tmp_path / "found", places_in(tmp_path)
-    run = places.runs / "tiny" / "cpu" / "1x1-seed0"
+    found, folders = tmp_path / "found", folders_in(tmp_path)
+    run = folders.runs / "tiny" / "cpu" / "1x1-seed0"
 
     def end(plan: str) -> None:
         if plan == "1x1":
@@ -226,8 +228,8 @@ def test_a_worker_that_is_told_to_end_saves_and_its_row_goes_on(tmp_path: Path) 
         os.kill(os.getpid(), signal.SIGTERM)
 
     jobs = rows(replace(LONG, steps=100, eval_every=100), end)
-    assert run_on_ray(jobs, places, CPU, print) == (None, [])
-    assert len(results(jobs, places)) == 2
+    assert run_on_ray(jobs, folders, CPU, print) == (None, [])
+    assert len(results(jobs, folders)) == 2
     first, second = map(json.loads, found.read_text().splitlines())
     assert first == []
     assert 0 < second[0] < 100, "saved where it was, not at an evaluation"
@@ -236,7 +238,7 @@ def test_a_worker_that_is_told_to_end_saves_and_its_row_goes_on(tmp_path: Path) 
 def test_ray_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=re.escape("launcher=ray: not installed; pip install 'loopt[sweep]'")):
-        run_on_ray(rows(TINY), places_in(tmp_path), CPU, print)
+        run_on_ray(rows(TINY), folders_in(tmp_path), CPU, print)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
@@ -246,9 +248,9 @@ def test_a_cluster_that_is_not_there_is_told_at_once(
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(InputError, match=f"RAY_ADDRESS={address}: no Ray cluster answers there"):
-        run_on_ray(rows(TINY), places_in(tmp_path), CPU, print)
+        run_on_ray(rows(TINY), folders_in(tmp_path), CPU, print)
 
 
 def test_a_run_takes_at_most_one_gpu(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="gpus_per_run=2"):
-        run_on_ray(rows(TINY), places_in(tmp_path), CPU, print, gpus_per_run=2)
+        run_on_ray(rows(TINY), folders_in(tmp_path), CPU, print, gpus_per_run=2)

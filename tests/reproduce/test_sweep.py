@@ -10,19 +10,20 @@ from pathlib import Path
 
 import pytest
 
+import loopt
 import tiny_runs
 from loopt import __version__
+from loopt._version import source_hash
 from loopt.errors import InputError, RunError
-from loopt.evaluation import exact_match
 from loopt.plan import LoopPlan
 from loopt.reproduce.experiment import Experiment, Job, Scale, jobs_of
-from loopt.reproduce.sweep import Places, run_locally, state_of
+from loopt.reproduce.sweep import Folders, run_locally, state_of
 from loopt.reproduce.table import by_difficulty, by_loops
 from loopt.runs import Run, TrainConfig, codec
+from loopt.scoring import exact_match
 from loopt.tasks import IGSM
 from loopt.training import Outcome, Session
-from loopt.training.progress import ProgressLines
-from loopt.training.trainer import Company
+from loopt.training.clock import SharedClock
 from tiny_experiments import HOPS, SUMS
 from tiny_runs import CPU
 
@@ -32,12 +33,27 @@ def sweep(
 ) -> tuple[Outcome | None, list[str], list[str]]:
     said: list[str] = []
     jobs = jobs_of(experiment, "cpu", seeds)
-    stopped, diverged = run_locally(jobs, places_in(folder), session, said.append, together)
+    stopped, diverged = run_locally(jobs, folders_in(folder), session, said.append, together)
     return stopped, diverged, said
 
 
-def places_in(folder: Path) -> Places:
-    return Places(folder / "runs", folder / "results")
+def folders_in(folder: Path) -> Folders:
+    return Folders(folder / "runs", folder / "results")
+
+
+def finished(job: Job, folder: Path) -> bool:
+    return state_of(job, folders_in(folder)).startswith("finished ")
+
+
+def found_finished(jobs: list[Job], results: Path) -> list[str]:
+    """What a sweep has to say of jobs that are finished already: where, when, by which code, and how they did."""
+    told = []
+    for job in jobs:
+        result = json.loads(job.result_path(results).read_text())["result"]
+        code = f"loopt {__version__} (source {source_hash(Path(loopt.__file__).parent)})"
+        end = f"finished {result['finished']} by {code}, accuracy {result['accuracy']:.1%}"
+        told.append(f"{job.name}: found in {job.result_path(results)}, {end}")
+    return told
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +70,11 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_results_tell_all_about_their_runs(done: Path) -> None:
     for job in jobs_of(HOPS, "cpu", 1):
-        assert state_of(job, places_in(done)) == "finished"
+        assert finished(job, done)
         found = job.read_result(done / "results")
         assert found is not None
         assert codec.from_json(found["config"]) == job.config.resolved()
-        run = places_in(done).run_of(job)
+        run = folders_in(done).run_of(job)
         result = found["result"]
         assert result == json.loads((run / "result.json").read_text())
         assert (result["config"], result["seed"]) == (codec.fingerprint(job.config.resolved()), 0)
@@ -73,15 +89,16 @@ def test_results_tell_all_about_their_runs(done: Path) -> None:
         assert [point[0] for point in found["curve"]] == [6, 12]
 
 
-def test_what_is_finished_is_not_trained_again(done: Path) -> None:
+def test_what_is_finished_is_named_and_not_trained_again(done: Path) -> None:
     before = tiny_runs.snapshot(done)
-    assert sweep(HOPS, done) == (None, [], [])
+    assert sweep(HOPS, done) == (None, [], found_finished(jobs_of(HOPS, "cpu", 1), done / "results"))
     assert tiny_runs.snapshot(done) == before
 
 
 def test_results_alone_are_enough(done: Path, tmp_path: Path) -> None:
     (tmp_path / "results").symlink_to(done / "results")
-    assert sweep(HOPS, tmp_path) == (None, [], [])
+    told = found_finished(jobs_of(HOPS, "cpu", 1), tmp_path / "results")
+    assert sweep(HOPS, tmp_path) == (None, [], told)
     assert not (tmp_path / "runs").exists()
 
 
@@ -102,13 +119,13 @@ def test_out_of_time_it_stops_and_goes_on(done: Path, tmp_path: Path) -> None:
         assert isinstance(stopped, Outcome)
         assert (stopped.finished, stopped.step, stopped.reason) == (False, step, "time limit")
         assert (diverged, said) == ([], [f"{first.name}: time limit, saved at step {step}"])
-        assert state_of(first, places_in(tmp_path)) == f"step {step} of 12"
-        assert state_of(second, places_in(tmp_path)) == "missing"
+        assert state_of(first, folders_in(tmp_path)) == f"step {step} of 12"
+        assert state_of(second, folders_in(tmp_path)) == "missing"
     assert not (tmp_path / "results").exists()
 
     assert sweep(HOPS, tmp_path)[:2] == (None, [])
     for job in jobs:
-        tiny_runs.assert_same(places_in(tmp_path).run_of(job), places_in(done).run_of(job))
+        tiny_runs.assert_same(folders_in(tmp_path).run_of(job), folders_in(done).run_of(job))
 
 
 @pytest.mark.parametrize("together", [2, 4, 99])
@@ -119,7 +136,7 @@ def test_together_they_end_as_one_by_one(together: int, done: Path, tmp_path: Pa
     assert said[0] == f"{jobs[0].name}: time limit, saved at step 1"
     assert sweep(HOPS, tmp_path, together=together)[:2] == (None, [])
     for job in jobs:
-        tiny_runs.assert_same(places_in(tmp_path).run_of(job), places_in(done).run_of(job))
+        tiny_runs.assert_same(folders_in(tmp_path).run_of(job), folders_in(done).run_of(job))
 
 
 def test_together_each_is_charged_its_share_of_the_time(tmp_path: Path) -> None:
@@ -135,13 +152,13 @@ def test_shares_add_up_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while one run is built and the others wait."""
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    company = Company([], ProgressLines(shown=False))
+    clock = SharedClock()
     begins = []
     for built_in in (40.0, 7.0, 13.0):
-        begins.append(company.share_time(len(begins) + 1))
+        begins.append(clock.seconds_each(len(begins) + 1))
         now += built_in
     now += 30.0
-    assert sum(company.share_time() - begin for begin in begins) == pytest.approx(now)
+    assert sum(clock.seconds_each() - begin for begin in begins) == pytest.approx(now)
 
 
 @pytest.mark.parametrize("together", [1, 3])
@@ -154,10 +171,10 @@ def test_a_signal_saves_all_that_train_and_starts_no_other(together: int, tmp_pa
         said.append(line)
 
     said: list[str] = []
-    stopped, _ = run_locally(jobs, places_in(tmp_path), CPU, stop, together)
+    stopped, _ = run_locally(jobs, folders_in(tmp_path), CPU, stop, together)
     assert isinstance(stopped, Outcome)
     assert stopped.signal == signal.SIGTERM
-    states = [state_of(job, places_in(tmp_path)) for job in jobs]
+    states = [state_of(job, folders_in(tmp_path)) for job in jobs]
     assert states[:together].count("missing") == 0
     assert set(states[together:]) == {"missing"}
     assert sweep(HOPS, tmp_path, together=together)[0] is None
@@ -177,19 +194,22 @@ def test_the_time_limit_is_for_the_whole_sweep(tmp_path: Path) -> None:
         if stopped is None:
             break
     assert 1 < sessions < 200
-    assert all(state_of(job, places_in(tmp_path)) == "finished" for job in jobs_of(HOPS, "cpu", 1))
+    assert all(finished(job, tmp_path) for job in jobs_of(HOPS, "cpu", 1))
 
 
 def test_a_row_that_diverges_leaves_the_others_alone(tmp_path: Path) -> None:
-    for measured in (["1x1-seed0", "1x2-seed0"], []):
+    for how in ("all steps done", "found in"):
         stopped, diverged, said = sweep(SUMS, tmp_path)
         assert (stopped, diverged) == (None, ["2x1-seed0"])
-        assert [line.partition(":")[0] for line in said if "diverged" not in line] == measured
+        others = [line for line in said if "diverged" not in line]
+        assert [line.partition(":")[0] for line in others] == ["1x1-seed0", "1x2-seed0"]
+        assert all(how in line for line in others)
         (told,) = [line for line in said if "diverged" in line]
         assert "2x1-seed0 diverged at step" in told
         assert "\n" not in told
     well, broken, after = jobs_of(SUMS, "cpu", 1)
-    assert [state_of(job, places_in(tmp_path)) for job in (well, broken, after)] == ["finished", "missing", "finished"]
+    assert [finished(job, tmp_path) for job in (well, broken, after)] == [True, False, True]
+    assert state_of(broken, folders_in(tmp_path)) == "missing"
     found = well.read_result(tmp_path / "results")
     assert found is not None
     accuracies = found["result"]["accuracies"]
@@ -199,7 +219,7 @@ def test_a_row_that_diverges_leaves_the_others_alone(tmp_path: Path) -> None:
 
 def test_seeds_are_runs_of_their_own(tmp_path: Path) -> None:
     jobs = [job for job in jobs_of(SUMS, "cpu", 2) if str(job.row.plan) == "1x1"]
-    assert run_locally(jobs, places_in(tmp_path), CPU, lambda line: None) == (None, [])
+    assert run_locally(jobs, folders_in(tmp_path), CPU, lambda line: None) == (None, [])
     first, second = (job.read_result(tmp_path / "results") for job in jobs)
     assert first is not None
     assert second is not None
@@ -213,9 +233,9 @@ def test_models_are_measured_with_other_loops_where_asked(tmp_path: Path) -> Non
     (job,) = jobs_of(experiment, "cpu", 1)
     found = job.read_result(tmp_path / "results")
     assert found is not None
-    model, config = Run.load(places_in(tmp_path).run_of(job)).load_model(), job.config
+    model, config = Run.load(folders_in(tmp_path).run_of(job)).load_model(), job.config
     expected = {
-        str(n): exact_match(model, config.task, "test", config.test_examples, 4, loops=n).accuracy for n in (1, 2, 5)
+        str(n): exact_match(model, config.source, "test", config.test_examples, loops=n).accuracy for n in (1, 2, 5)
     }
     assert found["by_loops"] == expected
     assert found["by_loops"]["2"] == found["result"]["accuracy"]
@@ -227,16 +247,16 @@ def test_models_are_measured_on_each_difficulty_of_their_task(tmp_path: Path) ->
 
     def problems(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
         model = replace(tiny_runs.TINY.model, plan=plan)
-        return replace(tiny_runs.TINY, task=task, model=model, steps=6)
+        return replace(tiny_runs.TINY, source=task, model=model, steps=6)
 
     experiment = replace(SUMS, name="problems", columns_of=lambda variant, scale: {"igsm": "n=8"}, configure=problems)
     sweep(experiment, tmp_path)
     rows = by_difficulty(experiment, "cpu", tmp_path / "results")
     assert list(rows) == [row.plan for row in experiment.rows]
     for job in jobs_of(experiment, "cpu", 1):
-        model, config = Run.load(places_in(tmp_path).run_of(job)).load_model(), job.config
+        model, config = Run.load(folders_in(tmp_path).run_of(job)).load_model(), job.config
         assert rows[job.row.plan] == {
-            name: exact_match(model, one, "test", config.test_examples, 4).accuracy
+            name: exact_match(model, one, "test", config.test_examples).accuracy
             for name, one in task.difficulties.items()
         }
         assert len(rows[job.row.plan]) == 3
@@ -251,7 +271,7 @@ def test_a_broken_result_is_named(content: str, tmp_path: Path) -> None:
     path = job.result_path(tmp_path / "results")
     path.parent.mkdir(parents=True)
     path.write_bytes(content.encode("latin-1"))
-    for look in (lambda: sweep(SUMS, tmp_path), lambda: state_of(job, places_in(tmp_path))):
+    for look in (lambda: sweep(SUMS, tmp_path), lambda: state_of(job, folders_in(tmp_path))):
         with pytest.raises(RunError) as error:
             look()
         assert str(error.value).startswith(f"{path}: not a result")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def leave_all(experiment: Experiment, scale: Scale, results: Path) -> None:
     numbers = itertools.count(1)
     for job in jobs_of(experiment, scale, 1):
         if str(job.row.plan) not in ("3x1", "6x2"):
-            leave_result(job, results, {test: next(numbers) / 100 for test in job.config.task.tests})
+            leave_result(job, results, {test: next(numbers) / 100 for test in job.config.source.tests})
 
 
 def full_sheet(name: str, scale: Scale, results: Path) -> Sheet:
@@ -57,7 +58,7 @@ def test_numbers_are_in_their_places(tmp_path: Path) -> None:
     for line, row in zip(sheet.lines, HOPS.rows, strict=True):
         model = HOPS.configure(row.plan, "p1", "short").resolved().model
         assert (line.looped, line.parameters, line.flops) == (row.looped, model.parameters(), model.flops(8))
-        assert (line.steps, line.seconds) == (24, pytest.approx(122.8))  # of both variants
+        assert (line.seeds, line.steps, line.seconds) == (1, [12, 12], pytest.approx(122.8))  # of both variants
         assert line.solved == [None, 2]
         assert "-, 2" in line.details
     assert sheet.notes[-3:] == ["On abacus_3 & 10% more.", "torch 2.11.0.", "loopt 0.1.0."]
@@ -79,9 +80,9 @@ def test_a_row_that_is_not_measured(missing: str, tmp_path: Path) -> None:
     for line, row in zip(sheet.lines, HOPS.rows, strict=True):
         there = str(row.plan) != missing
         assert [cell.ours is not None for cell in line.cells] == [there, there]
-        assert [line.parameters, line.steps].count(None) == (0 if there else 2)
+        assert (line.parameters is not None, len(line.steps)) == (there, 2 if there else 0)
         assert line.accuracies[0].startswith("-") is not there
-    assert sheet.lines[2].gap == Cell(None, 75.0)
+    assert sheet.lines[2].gap == Cell.of([], 75.0)
 
 
 def test_one_variant_of_two(tmp_path: Path) -> None:
@@ -89,8 +90,8 @@ def test_one_variant_of_two(tmp_path: Path) -> None:
     jobs_of(HOPS, "short", 1)[1].result_path(tmp_path).unlink()  # 2x1-p2
     (line, *_, looped) = build_sheet(HOPS, "short", tmp_path).lines
     assert line.accuracies == ["90.0 (90.0, +0.0)", "- (80.0)"]
-    assert line.steps == 12
-    assert looped.gap == Cell(None, 75.0)
+    assert line.steps == [12]
+    assert looped.gap == Cell.of([], 75.0)
 
 
 @pytest.mark.parametrize("scale", ["cpu", "short", "paper"])
@@ -98,43 +99,74 @@ def test_one_variant_of_two(tmp_path: Path) -> None:
 def test_nothing_measured_at_all(experiment: Experiment, scale: Scale, tmp_path: Path) -> None:
     sheet = build_sheet(experiment, scale, tmp_path)
     assert all(text.startswith("-") for line in sheet.lines for text in line.accuracies)
-    assert all(line.details[1:] == [""] * 5 for line in sheet.lines)
+    assert all(line.details[1:] == [""] * 6 for line in sheet.lines)
     assert not any("seed" in note for note in sheet.notes)
     for form in (sheets.markdown, sheets.latex):
         assert form(sheet).count("\n") >= len(sheet.lines)
     sheets.draw(sheet, tmp_path / "table.png")
 
 
-def test_of_a_row_with_runs_missing_nobody_can_tell_which_was_solved(tmp_path: Path) -> None:
-    for job in jobs_of(HOPS, "short", 1):
-        if job.variant == "p2":
-            leave_result(job, tmp_path, {"phop": 0.9})
-    assert all(line.solved == [] and line.steps == 12 for line in build_sheet(HOPS, "short", tmp_path).lines)
+def leave_sums(results: Path, by_plan: dict[str, list[tuple[float, float]]], validation: Sequence[float] = ()) -> None:
+    """One result a seed of each row: accuracy for two and three operands."""
+    for job in jobs_of(SUMS, "paper", 9):
+        accuracies = by_plan.get(str(job.row.plan), [])
+        if job.seed < len(accuracies):
+            leave_result(job, results, dict(zip(("n=2", "n=3"), accuracies[job.seed], strict=True)))
+            if validation:
+                path = job.result_path(results)
+                found = json.loads(path.read_text()) | {"curve": [[4, validation[job.seed], 0.4]]}
+                path.write_text(json.dumps(found))
 
 
-def test_the_best_seed_by_mean_accuracy_is_shown(tmp_path: Path) -> None:
-    jobs = [job for job in jobs_of(SUMS, "paper", 4) if str(job.row.plan) == "1x1"]
-    seeds = [{"n=2": 1.0, "n=3": 0.1}, {"n=2": 0.7, "n=3": 0.6}, {"n=2": 0.2, "n=3": 0.9}]
-    for job, accuracies in zip(jobs, seeds, strict=False):
-        leave_result(job, tmp_path, accuracies)
+def test_a_number_is_the_mean_over_seeds_with_their_range(tmp_path: Path) -> None:
+    leave_sums(tmp_path, {"1x1": [(1.0, 0.1), (0.7, 0.6), (0.1, 0.8)], "1x2": [(0.9, 0.9)] * 3})
+    first, missing, looped = build_sheet(SUMS, "paper", tmp_path).lines
+    assert first.accuracies == ["60.0 [10.0 to 100.0]", "50.0 [10.0 to 80.0]"]
+    assert (first.seeds, first.steps, first.seconds) == (3, [12, 12, 12], pytest.approx(3 * 61.4))
+    assert (missing.accuracies, missing.seeds) == (["-", "-"], 0)
+    assert looped.accuracies == ["90.0 [90.0 to 90.0]"] * 2
+    notes = build_sheet(SUMS, "paper", tmp_path).notes
+    assert "Mean [range] over the seeds that all rows have: 0 1 2." in notes
+
+
+def test_rows_are_compared_on_the_seeds_they_share(tmp_path: Path) -> None:
+    """Seeds that only one row has change no number; a note has them."""
+    leave_sums(tmp_path, {"1x1": [(0.2, 0.4), (0.9, 0.9), (1.0, 1.0)], "2x1": [(0.6, 0.8)], "1x2": [(0.4, 0.6)] * 2})
     sheet = build_sheet(SUMS, "paper", tmp_path)
-    assert sheet.lines[0].accuracies == ["70.0", "60.0"]
-    assert "The best of 3 seeds by mean accuracy; the paper's, the best of 3." in sheet.notes
-    assert "Mean accuracy of each seed: (1⊗1) 55.0, 65.0, 55.0." in sheet.notes
-    leave_result(jobs[3], tmp_path, {"n=2": 0.8, "n=3": 0.8})
-    leave_result(jobs_of(SUMS, "paper", 1)[2], tmp_path, {"n=2": 0.8, "n=3": 0.8})
+    assert [line.accuracies for line in sheet.lines] == [["20.0", "40.0"], ["60.0", "80.0"], ["40.0", "60.0"]]
+    assert [line.seeds for line in sheet.lines] == [1, 1, 1]
+    assert sheet.lines[2].details[0] == "50"
+    assert "One seed each." in sheet.notes
+    told = "(1⊗1) 30.0, 90.0, 100.0; (1⊗2) 50.0, 50.0"
+    assert f"Noise, the mean accuracy of every seed of rows that have more: {told}." in sheet.notes
+    some = replace(SUMS, rows=(SUMS.rows[0], SUMS.rows[2]))
+    assert build_sheet(some, "paper", tmp_path).lines[0].accuracies == ["55.0 [20.0 to 90.0]", "65.0 [40.0 to 90.0]"]
+
+
+def test_rows_that_share_no_seed_are_not_called_comparable(tmp_path: Path) -> None:
+    leave_sums(tmp_path, {"1x1": [(0.2, 0.4), (0.4, 0.6)], "1x2": [(0.9, 0.9)]})
+    jobs_of(SUMS, "paper", 1)[0].result_path(tmp_path).unlink()
     sheet = build_sheet(SUMS, "paper", tmp_path)
-    assert sheet.lines[0].accuracies == ["80.0", "80.0"]
-    assert "The best of 1 to 4 seeds by mean accuracy; the paper's, the best of 3." in sheet.notes
-    assert "Mean accuracy of each seed: (1⊗1) 55.0, 65.0, 55.0, 80.0." in sheet.notes
+    assert [line.accuracies for line in sheet.lines] == [["40.0", "60.0"], ["-", "-"], ["90.0", "90.0"]]
+    assert "Rows share no seed, so they cannot be compared; each shows its own." in sheet.notes
 
 
-def test_seeds_of_several_runs_are_told_run_by_run(tmp_path: Path) -> None:
+def test_the_best_seed_is_chosen_on_validation(tmp_path: Path) -> None:
+    """And told only where the paper reports a best of several."""
+    leave_sums(tmp_path, {"1x1": [(0.9, 0.9), (0.1, 0.3), (0.5, 0.5)]}, validation=[0.4, 0.8, 0.6])
+    notes = build_sheet(SUMS, "paper", tmp_path).notes
+    assert "The paper reports the best of 3 seeds." in notes
+    assert "Ours that is best on validation has, on test: (1⊗1) 20.0." in notes
+    assert not any("best" in note for note in build_sheet(replace(SUMS, best_of=1), "paper", tmp_path).notes)
+
+
+def test_variants_share_seeds_each_for_itself(tmp_path: Path) -> None:
     for job in jobs_of(HOPS, "short", 2):
-        leave_result(job, tmp_path, {"phop": 0.5 + job.seed / 4})
-    plans = (row.plan.typography for row in HOPS.rows)
-    told = "; ".join(f"{plan} {variant} 50.0, 75.0" for plan in plans for variant in HOPS.variants)
-    assert f"Mean accuracy of each seed: {told}." in build_sheet(HOPS, "short", tmp_path).notes
+        if job.seed == 0 or job.variant == "p2":
+            leave_result(job, tmp_path, {"phop": 0.5 + job.seed / 4})
+    sheet = build_sheet(HOPS, "short", tmp_path)
+    assert [cell.ours for cell in sheet.lines[0].cells] == [50.0, 62.5]
+    assert "Mean [range] over the seeds that all rows have: p1 0; p2 0 1." in sheet.notes
 
 
 @pytest.mark.parametrize(
@@ -147,7 +179,9 @@ def test_the_gap_is_there_where_depth_helps(
     for job, accuracy in zip(jobs_of(SUMS, "short", 1), (iso_param, iso_flop, looped), strict=True):
         leave_result(job, tmp_path, {"n=2": accuracy - 0.1, "n=3": accuracy + 0.1})
     found = [line.gap for line in build_sheet(SUMS, "short", tmp_path).lines]
-    assert found == [None, None, Cell(None if gap is None else pytest.approx(gap), None)]
+    assert found[:2] == [None, None]
+    assert found[2] is not None
+    assert found[2].ours == (None if gap is None else pytest.approx(gap))
 
 
 @pytest.mark.parametrize(
@@ -162,7 +196,7 @@ def test_the_gap_is_there_where_depth_helps(
 def test_the_papers_gaps(plan: str, gap: float, tmp_path: Path) -> None:
     sheet = build_sheet(EXPERIMENTS["igsm"], "paper", tmp_path)
     (line,) = [line for line in sheet.lines if line.name == f"Loop {LoopPlan.parse(plan).typography}"]
-    assert line.gap == Cell(None, pytest.approx(gap))
+    assert line.gap == Cell.of([], pytest.approx(gap))  # type: ignore[arg-type]
 
 
 def test_results_of_other_settings_are_noted(tmp_path: Path) -> None:
@@ -180,16 +214,19 @@ def test_results_of_other_settings_are_noted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cell", "text"),
     [
-        (Cell(99.9, 99.9), "99.9 (99.9, +0.0)"),
-        (Cell(99.86, 99.9), "99.9 (99.9, +0.0)"),  # the numbers shown are alike; no -0.0
-        (Cell(99.84, 99.9), "99.8 (99.9, -0.1)"),
-        (Cell(100.0, 0.0), "100.0 (0.0, +100.0)"),
-        (Cell(0.0, 0.0), "0.0 (0.0, +0.0)"),
-        (Cell(12.3, None), "12.3"),
-        (Cell(None, 12.3), "- (12.3)"),
-        (Cell(None, None), "-"),
-        (Cell(12.3, 45.6, comparable=False), "12.3 (45.6)"),
-        (Cell(None, 45.6, comparable=False), "- (45.6)"),
+        (Cell.of([99.9], 99.9), "99.9 (99.9, +0.0)"),
+        (Cell.of([99.86], 99.9), "99.9 (99.9, +0.0)"),  # the numbers shown are alike; no -0.0
+        (Cell.of([99.84], 99.9), "99.8 (99.9, -0.1)"),
+        (Cell.of([100.0], 0.0), "100.0 (0.0, +100.0)"),
+        (Cell.of([0.0], 0.0), "0.0 (0.0, +0.0)"),
+        (Cell.of([12.3], None), "12.3"),
+        (Cell.of([], 12.3), "- (12.3)"),
+        (Cell.of([], None), "-"),
+        (Cell.of([12.3], 45.6, comparable=False), "12.3 (45.6)"),
+        (Cell.of([], 45.6, comparable=False), "- (45.6)"),
+        (Cell.of([10.0, 30.0], 25.0), "20.0 [10.0 to 30.0] (25.0, -5.0)"),
+        (Cell.of([10.0, 30.0], None), "20.0 [10.0 to 30.0]"),
+        (Cell.of([10.0, 30.0], 25.0, comparable=False), "20.0 [10.0 to 30.0] (25.0)"),
     ],
 )
 def test_a_cell_as_text(cell: Cell, text: str) -> None:
@@ -198,7 +235,7 @@ def test_a_cell_as_text(cell: Cell, text: str) -> None:
 
 @given(st.floats(0, 100), st.floats(0, 100), st.sampled_from([0, 1]))
 def test_the_difference_is_that_of_the_numbers_shown(ours: float, paper: float, digits: int) -> None:
-    text = Cell(ours, paper).text(digits)
+    text = Cell.of([ours], paper).text(digits)
     shown, theirs, difference = map(float, re.fullmatch(r"(\S+) \((\S+), ([+-]\S+)\)", text).groups())  # type: ignore[union-attr]
     assert shown - theirs == pytest.approx(difference)
     assert "-0.0)" not in text

@@ -134,7 +134,7 @@ def test_a_damaged_checkpoint_is_refused(
         train(TINY, run, CPU)
     message = str(error.value)
     assert re.search(reason, message), message
-    assert message.endswith("The newest intact one before it is of step 12: delete step-14 to go on from there")
+    assert message.endswith("The newest intact one before it is of step 12: delete step-14 to resume from there")
     assert "\n" not in message
     assert snapshot(run) == before
     shutil.rmtree(folder)
@@ -185,7 +185,7 @@ def test_going_back_finds_the_best_checkpoint_it_knows_of(tmp_path: Path) -> Non
 
 def test_readers_refuse_damage_too(run: Path) -> None:
     reshape(run / "checkpoints" / "step-14", WEIGHTS, lambda weights: weights[:-1])
-    with pytest.raises(CheckpointError, match=r"the model's is .* delete step-14 to go on from there"):
+    with pytest.raises(CheckpointError, match=r"the model's is .* delete step-14 to resume from there"):
         Run.load(run).load_model("last")
 
 

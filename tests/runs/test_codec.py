@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import replace
 from typing import Any, get_args
@@ -14,17 +13,18 @@ from hypothesis import strategies as st
 from loopt import InputError, LoopPlan, ModelConfig
 from loopt.errors import ConfigError
 from loopt.model import Biases, FeedForwardKind, Norm, NormPlacement, Positions
-from loopt.runs import OptimConfig, TrainConfig
+from loopt.runs import AdafactorConfig, AdamWConfig, MuonConfig, TrainConfig
 from loopt.runs.codec import differences, fingerprint, from_json, to_json
-from loopt.runs.config import OptimizerName, RegularizerConfig
+from loopt.runs.config import RegularizerConfig
 from loopt.runs.loop_counts import LoopCounts
 from loopt.runs.stacking import StackingConfig
 from loopt.tasks import PHop
+from loopt.text.source import Text
 
 CONFIG = TrainConfig(
-    task=PHop(p=(1, 2), n=24, alphabet=4),
+    source=PHop(p=(1, 2), n=24, alphabet=4),
     model=ModelConfig(plan=LoopPlan.parse("4x(1,4,1)"), d_model=16, n_heads=2, d_ff=32),
-    optim=OptimConfig("adamw", lr=3e-4, warmup_steps=10),
+    optim=AdamWConfig(lr=3e-4, warmup_steps=10),
     steps=100,
 )
 
@@ -43,7 +43,11 @@ tasks = st.builds(
     alphabet=st.integers(2, 26),
     sampler=st.sampled_from(["planted", "uniform"]),
     supervision=st.sampled_from(["last", "every"]),
+    train_examples=some(counts),
+    answer_weight=st.floats(0, 1),
+    target_accuracy=some(st.floats(0, 1, exclude_min=True)),
 )
+texts = st.builds(Text, data=st.text(), fingerprint=st.text())
 models = st.builds(
     ModelConfig,
     plan=plans,
@@ -63,31 +67,29 @@ models = st.builds(
     tied_readout=st.booleans(),
 )
 share = st.floats(0, 1, exclude_max=True)
-optims = st.builds(
-    OptimConfig,
-    name=st.sampled_from(get_args(OptimizerName)),
-    lr=positive,
-    warmup_steps=st.integers(0, 10),
-    betas=st.tuples(share, share),
-    weight_decay=st.floats(0, 1e300),
-    clip_norm=st.floats(min_value=1e-300),  # infinite: no clipping
-    scale_parameter=st.booleans(),
+shared: dict[str, Any] = {
+    "lr": positive,
+    "warmup_steps": st.integers(0, 10),
+    "weight_decay": st.floats(0, 1e300),
+    "clip_norm": st.floats(min_value=1e-300),  # infinite: no clipping
+}
+optims = (
+    st.builds(AdafactorConfig, **shared, scale_parameter=st.booleans())
+    | st.builds(AdamWConfig, **shared, betas=st.tuples(share, share))
+    | st.builds(MuonConfig, **shared, betas=st.tuples(share, share))
 )
 configs = st.builds(
     TrainConfig,
-    task=tasks,
+    source=tasks | texts,
     model=models,
     optim=optims,
     steps=st.integers(10, 2**70),
     batch_size=counts,
     seed=st.integers(0, 2**63 - 1),
-    train_examples=some(counts),
-    answer_weight=st.floats(0, 1),
     log_every=counts,
     eval_every=counts,
     eval_examples=counts,
     test_examples=counts,
-    target_accuracy=some(st.floats(0, 1, exclude_min=True)),
 )
 
 
@@ -130,9 +132,9 @@ def changed(path: tuple[str, ...], value: Any) -> Any:
 
 
 ANOTHER_VALUE: dict[tuple[str, ...], Any] = {
-    ("task", "p"): [3],
-    ("task", "sampler"): "uniform",
-    ("task", "supervision"): "every",
+    ("source", "p"): [3],
+    ("source", "sampler"): "uniform",
+    ("source", "supervision"): "every",
     ("model", "plan"): "4x(1,5,1)",
     ("model", "n_heads"): 1,
     ("model", "head_dim"): 4,
@@ -145,13 +147,14 @@ ANOTHER_VALUE: dict[tuple[str, ...], Any] = {
     ("model", "d_model"): 32,
     ("optim", "name"): "muon",
     ("optim", "betas"): [0.9, 0.99],
-    ("train_examples",): 10,
-    ("target_accuracy",): 0.5,
+    ("source", "train_examples"): 10,
+    ("source", "answer_weight"): 0.5,
+    ("source", "target_accuracy"): 0.5,
 }
-LATER = ["data_fingerprint", "regularizer", "stacking", "loop_counts", "answer_weight"]
-FIELDS = [path for path in leaves(to_json(CONFIG)) if path != ("task", "name") and path[0] not in (*LATER, "data")]
+GROUPS = ("regularizer", "stacking", "loop_counts")
+"""Their fields make sense together only."""
+FIELDS = [path for path in leaves(to_json(CONFIG)) if path != ("source", "name") and path[0] not in GROUPS]
 ANOTHER: dict[str, dict[str, Any]] = {
-    "data_fingerprint": {"data_fingerprint": "abc"},
     "regularizer.block": {"regularizer": RegularizerConfig(block=2)},
     "regularizer.weight": {"regularizer": RegularizerConfig(block=0, weight=1.0)},
     "regularizer.kind": {"regularizer": RegularizerConfig(kind="l2")},
@@ -159,7 +162,8 @@ ANOTHER: dict[str, dict[str, Any]] = {
     "loop_counts": {"loop_counts": LoopCounts(low=1, high=3)},
     "loop_counts.distribution": {"loop_counts": LoopCounts(low=1, high=3, distribution="lognormal_poisson", center=2)},
     "loop_counts.until": {"loop_counts": LoopCounts(low=1, high=4, distribution="growing", until=5)},
-    "answer_weight": {"answer_weight": 0.5},
+    "text": {"source": Text(fingerprint="abc")},
+    "another optimizer": {"optim": MuonConfig(lr=3e-4, warmup_steps=10)},
 }
 
 
@@ -178,7 +182,7 @@ def test_every_field_counts(path: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("change", ANOTHER.values(), ids=ANOTHER.keys())
-def test_fields_added_later_count_too(change: dict[str, Any]) -> None:
+def test_fields_that_go_together_count_too(change: dict[str, Any]) -> None:
     settings = dict(change)
     plan = settings.pop("model.plan", None)
     base = replace(CONFIG, model=replace(CONFIG.model, plan=LoopPlan.parse(plan))) if plan else CONFIG
@@ -189,20 +193,11 @@ def test_fields_added_later_count_too(change: dict[str, Any]) -> None:
 
 
 def test_where_the_text_lies_is_no_part_of_a_run() -> None:
-    base = replace(CONFIG, task=None)
-    moved = replace(base, data="elsewhere")
+    base = replace(CONFIG, source=Text("here", "abc"))
+    moved = replace(base, source=Text("elsewhere", "abc"))
     assert from_json(to_json(moved)) == moved
     assert fingerprint(moved) == fingerprint(base)
     assert not differences(base, moved)
-
-
-@pytest.mark.parametrize("name", [*LATER, "data"])
-def test_runs_from_before_a_field_stay_what_they_are(name: str) -> None:
-    assert from_json(changed((name,), ...)) == CONFIG
-    hashed = to_json(CONFIG)
-    for later in (*LATER, "data"):
-        del hashed[later]
-    assert fingerprint(CONFIG) == hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @pytest.mark.parametrize("path", FIELDS, ids=".".join)
@@ -225,7 +220,8 @@ def test_what_is_wrong_with_a_field_is_told_by_its_name(path: tuple[str, ...], w
         (("steps",), None, "config.steps=None: allowed is a value of type int"),
         (("steps",), 0, "steps=0: allowed is 1 or more"),
         (("optim", "lr"), "fast", "config.optim.lr='fast': allowed is a value of type float"),
-        (("optim", "scale_parameter"), 1, "config.optim.scale_parameter=1: allowed is a value of type bool"),
+        (("model", "tied_readout"), 1, "config.model.tied_readout=1: allowed is a value of type bool"),
+        (("optim", "scale_parameter"), True, "config.optim.scale_parameter: no such field; allowed are lr, warmup"),
         (("optim", "name"), "sgd", "config.optim.name=sgd: allowed is adafactor | adamw | muon"),
         (("optim", "betas"), [0.9], "config.optim.betas=[0.9]: allowed are 2 values"),
         (("optim", "betas"), [0.9, 0.9, 0.9], "config.optim.betas=[0.9, 0.9, 0.9]: allowed are 2 values"),
@@ -235,11 +231,11 @@ def test_what_is_wrong_with_a_field_is_told_by_its_name(path: tuple[str, ...], w
         (("model", "plan"), 4, "config.model.plan=4: allowed is a value of type str"),
         (("model", "norm"), "batch", "config.model.norm=batch: allowed is rms | layer"),
         (("model", "d_model"), 0, "model.d_model=0: allowed is 1 or more"),
-        (("task", "name"), "hop", "config.task.name=hop: allowed is "),
-        (("task", "name"), ["phop"], "config.task.name=['phop']: allowed is "),
-        (("task", "name"), ..., "config.task.name=None: allowed is "),
-        (("task", "p"), [1, 2.5], "config.task.p[1]=2.5: allowed is a value of type int"),
-        (("task", "alphabet"), 1, "task phop: alphabet=1; allowed are integers"),
+        (("source", "name"), "hop", "config.source.name=hop: allowed is "),
+        (("source", "name"), ["phop"], "config.source.name=['phop']: allowed is "),
+        (("source", "name"), ..., "config.source.name=None: allowed is "),
+        (("source", "p"), [1, 2.5], "config.source.p[1]=2.5: allowed is a value of type int"),
+        (("source", "alphabet"), 1, "task phop: alphabet=1; allowed are integers"),
     ],
 )
 def test_wrong_values_are_told(path: tuple[str, ...], value: Any, message: str) -> None:
@@ -255,12 +251,12 @@ def test_a_config_is_an_object(data: Any) -> None:
 
 
 def test_a_whole_number_for_a_fraction_is_the_same_config() -> None:
-    whole = replace(CONFIG, target_accuracy=1, optim=replace(CONFIG.optim, weight_decay=0))
-    fraction = replace(CONFIG, target_accuracy=1.0, optim=replace(CONFIG.optim, weight_decay=0.0))
+    whole = replace(CONFIG, optim=replace(CONFIG.optim, weight_decay=0))
+    fraction = replace(CONFIG, optim=replace(CONFIG.optim, weight_decay=0.0))
     assert fingerprint(whole) == fingerprint(fraction)
     assert from_json(to_json(whole)) == fraction
 
 
 def test_all_differences_are_named() -> None:
-    other = replace(CONFIG, steps=99, optim=replace(CONFIG.optim, lr=1.0), task=PHop(p=(1,), n=24, alphabet=4))
-    assert differences(CONFIG, other) == {"optim.lr": (0.0003, 1.0), "steps": (100, 99), "task.p": ([1, 2], [1])}
+    other = replace(CONFIG, steps=99, optim=replace(CONFIG.optim, lr=1.0), source=PHop(p=(1,), n=24, alphabet=4))
+    assert differences(CONFIG, other) == {"optim.lr": (0.0003, 1.0), "steps": (100, 99), "source.p": ([1, 2], [1])}

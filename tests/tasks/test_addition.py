@@ -62,7 +62,7 @@ def test_room_puts_all_sums_in_one_place(counts: list[int], digits: int, seed: i
     batch = room.sample(range(3 * len(counts)), seed, "train")
     assert room.length == Addition(operands=40, digits=digits).length == batch.tokens.shape[1]
     assert (batch.tokens[:, 40 * (digits + 1) - 1] == EQUALS).all()
-    for part in room.parts:
+    for part in room.mixture:
         assert part.length == room.length
         padded = part.sample(range(3), seed, "train")
         plain = replace(part, room=0).sample(range(3), seed, "train")
@@ -97,7 +97,7 @@ def test_tokens_are_the_written_sum(counts: int, digits: int, seed: int) -> None
 
 
 def test_labels_are_the_next_tokens_from_the_equals_sign_to_the_end() -> None:
-    for task in Addition().parts:
+    for task in Addition().mixture:
         batch = task.sample(range(200), 0, "train")
         for tokens, labels in zip(batch.tokens.tolist(), batch.targets.tolist(), strict=True):
             equals, end = tokens.index(EQUALS), tokens.index(END)
@@ -153,7 +153,7 @@ def test_a_mixture_takes_turns_between_its_parts(counts: list[int], digits: int,
     task = Addition(operands=tuple(counts), digits=digits)
     batch = task.sample(torch.tensor(indices), seed, "train")
     for row, index in enumerate(indices):
-        part = task.parts[index % len(counts)]
+        part = task.mixture[index % len(counts)]
         assert part == Addition(operands=counts[index % len(counts)], digits=digits)
         alone = part.sample(range(index // len(counts), index // len(counts) + 1), seed, "train")
         for field, filler in (("tokens", PAD), ("targets", IGNORE), ("answers", IGNORE)):
@@ -175,11 +175,11 @@ def test_splits_share_no_example() -> None:
 
 def test_parts_and_tests() -> None:
     task = Addition()
-    assert [part.operands for part in task.parts] == [(2,), (4,), (8,), (16,), (32,)]  # type: ignore[attr-defined]
-    assert {part.vocabulary for part in task.parts} == {task.vocabulary}
+    assert [part.operands for part in task.mixture] == [(2,), (4,), (8,), (16,), (32,)]  # type: ignore[attr-defined]
+    assert {part.vocabulary for part in task.mixture} == {task.vocabulary}
     assert task.tests == {f"n={n}": Addition(operands=(n,)) for n in (8, 16, 24, 32)}
     assert Addition(digits=5, test_operands=3).tests == {"n=3": Addition(3, 5, 3)}  # type: ignore[arg-type]
-    assert Addition(operands=8).parts == (Addition(operands=8),)
+    assert Addition(operands=8).mixture == (Addition(operands=8),)
     assert Addition(operands=8) == Addition(operands=(8,)) == Addition(operands=[8])  # type: ignore[arg-type]
 
 

@@ -93,7 +93,7 @@ class WrittenOut(Letters):
 @dataclass(frozen=True)
 class TwoLengths(CopyLast):
     @property
-    def parts(self) -> tuple[Task, ...]:
+    def mixture(self) -> tuple[Task, ...]:
         return (CopyLast(3, self.kinds), CopyLast(self.n, self.kinds))
 
     @property
@@ -174,7 +174,7 @@ def test_nothing_comes_twice_in_a_large_space() -> None:
     assert found.repeated == found.leaked == 0
 
 
-def test_parts_are_fitted_together_and_tests_measured_apart() -> None:
+def test_a_mixture_is_fitted_together_and_tests_measured_apart() -> None:
     found = audit(TwoLengths(), 2001)
     assert [one.test for one in found] == ["short", "longer"]
     assert [one.shortcuts["last token"] for one in found] == [1, 1]

@@ -61,7 +61,11 @@ def test_settings_on_the_command_line(arguments: list[str], p: tuple[int, ...]) 
     ("name", "settings", "message"),
     [
         ("hop", {}, "task 'hop' is not known; allowed are phop"),
-        ("phop", {"q": 1}, "task phop: no setting 'q'; allowed are p, n, alphabet, sampler, supervision"),
+        (
+            "phop",
+            {"q": 1},
+            "task phop: no setting 'q'; allowed are train_examples, answer_weight, target_accuracy, p, n, ",
+        ),
     ],
 )
 def test_unknown_names_are_listed(name: str, settings: dict[str, Any], message: str) -> None:
@@ -123,7 +127,7 @@ def test_the_same_split_and_seed_give_the_same_examples(name: str) -> None:
 @pytest.mark.parametrize("name", tasks.names())
 def test_keys_in_a_tensor_give_the_same_examples(name: str) -> None:
     task, indices = tasks.get(name), torch.arange(70, 90)
-    for part in task.parts:
+    for part in task.mixture:
         stream = Stream(part.name, 4, "train")
         same = TensorStream.like(stream, lambda watched, part=part: part.draw(indices[:1], watched), indices.device)
         assert torch.equal(part.draw(indices, same).tokens, part.draw(indices, stream).tokens)
@@ -150,7 +154,7 @@ def test_one_compiled_sampler_serves_all_seeds() -> None:
 def test_a_compiler_can_follow_every_sampler(task: tasks.Task) -> None:
     """Without a break, since a step is captured whole. Traced only: code for a device is another matter."""
     indices = torch.arange(6)
-    for part in task.parts:
+    for part in task.mixture:
         torch.compiler.reset()
         stream = Stream(part.name, 4, "train")
         same = TensorStream.like(stream, lambda watched, part=part: part.draw(indices[:1], watched), indices.device)

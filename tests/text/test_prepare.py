@@ -28,6 +28,7 @@ from tiny_text import (
 )
 
 from loopt.errors import InputError
+from loopt.source import SPLITS, Split
 from loopt.text.index import Index
 from loopt.text.prepare import Progress, Settings, prepare
 from loopt.text.token_data import TokenData
@@ -41,12 +42,12 @@ def test_every_document_is_there_once_in_order_and_ended(tmp_path: Path) -> None
     directory = prepared(tmp_path, TEXTS)
     index = Index.read(directory / "index.json")
     assert len(index.of("train")) > 4
-    for split in ("train", "validation"):
+    for split in SPLITS:
         ids = expected_ids(TEXTS, split)
         assert stored_ids(directory, split) == ids
         assert index.tokens(split) == len(ids)
         assert index.documents(split) == ids.count(0) > 0
-    assert index.text_bytes("train") + index.text_bytes("validation") == sum(len(text.encode()) for text in TEXTS)
+    assert sum(map(index.text_bytes, SPLITS)) == sum(len(text.encode()) for text in TEXTS)
     assert (directory / "tokenizer.json").read_text(encoding="utf-8") == tokenizer().text
     assert {p.name for p in directory.iterdir()} == {"index.json", "tokenizer.json", ".lock"} | {
         shard.file for shard in index.shards
@@ -76,6 +77,7 @@ def test_the_fingerprint_tells_text_tokenizer_and_settings_apart(tmp_path: Path)
         fingerprint("order", TEXTS[::-1]),
         fingerprint("fewer", TEXTS[:-1]),
         fingerprint("validation", validation=0.3),
+        fingerprint("test", test=0.3),
         fingerprint("shards", shard_bytes=3001),
         fingerprint("ids", id_type="uint32"),
     ]
@@ -87,10 +89,11 @@ def test_the_fingerprint_tells_text_tokenizer_and_settings_apart(tmp_path: Path)
     assert fingerprint("again") == fingerprints[0]
 
 
-def test_a_document_is_on_the_same_side_in_every_corpus(tmp_path: Path) -> None:
-    held_out = stored_ids(prepared(tmp_path, TEXTS, "all"), "validation")
-    others = stored_ids(prepared(tmp_path, TEXTS[60:] + documents(30, seed=5), "others"), "validation")
-    common = expected_ids(TEXTS[60:], "validation")
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_document_is_on_the_same_side_in_every_corpus(split: Split, tmp_path: Path) -> None:
+    held_out = stored_ids(prepared(tmp_path, TEXTS, "all"), split)
+    others = stored_ids(prepared(tmp_path, TEXTS[60:] + documents(30, seed=5), "others"), split)
+    common = expected_ids(TEXTS[60:], split)
     assert held_out[-len(common) :] == common == others[: len(common)]
 
 
@@ -116,6 +119,7 @@ PLACES = [
     r"open \.train-00001\.bin\.tmp",
     r"os\.rename \.train-00001\.bin\.tmp train-00001\.bin",
     r"os\.rename \.validation-00001\.bin\.tmp validation-00001\.bin",
+    r"os\.rename \.test-00001\.bin\.tmp test-00001\.bin",
     r"open \.index\.json\.tmp",
     r"os\.rename \.index\.json\.tmp index\.json",
     r"os\.remove unfinished\.json",
@@ -191,7 +195,7 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(tmp_path: Path) -> Non
             told.write_text(str(error))
 
     in_a_fork(with_files_of_at_most, 6000)
-    assert "File too large; once that is mended, the same command goes on" in told.read_text()
+    assert "File too large; once that is mended, the same command resumes" in told.read_text()
     prepare(how, tmp_path / "data", workers=1)
     prepare(how, tmp_path / "unbroken", workers=1)
     assert contents(tmp_path / "data") == contents(tmp_path / "unbroken")
@@ -229,6 +233,7 @@ def test_what_is_done_is_left_alone(tmp_path: Path) -> None:
     ("changed", "told"),
     [
         ({"validation": 0.3}, "validation=0.2, now 0.3"),
+        ({"test": 0.3}, "test=0.2, now 0.3"),
         ({"shard_bytes": 2999}, "shard_bytes=3000, now 2999"),
         ({"text_field": "body"}, "text_field=text, now body"),
         ({"id_type": "uint32"}, "id_type=uint16, now uint32"),
@@ -275,8 +280,9 @@ def test_a_shard_lost_in_between_is_told(tmp_path: Path) -> None:
     [
         ([], {}, r"source=.*jsonl: an empty corpus"),
         (["", ""], {}, r"source=.*jsonl: an empty corpus"),
-        (["one document"], {"validation": 0.01}, r"validation=0\.01: none of the 1 documents is held out"),
-        (["one document"], {"validation": 0.9999999}, r"validation=0\.9999999: all 1 documents are held out"),
+        (["one document"], {"validation": 0.01, "test": 0}, r"validation=0\.01: none of the 1 documents is held out"),
+        (["one document"], {"validation": 0, "test": 0.01}, r"test=0\.01: none of the 1 documents is held out"),
+        (["one document"], {"validation": 0.9999999, "test": 0}, r"validation=0\.9999999, test=0: all 1 documents are"),
     ],
 )
 def test_a_useless_corpus_is_refused_and_nothing_of_it_kept(
@@ -285,13 +291,13 @@ def test_a_useless_corpus_is_refused_and_nothing_of_it_kept(
     with pytest.raises(InputError, match=told):
         prepared(tmp_path, texts, **changed)
     assert {path.name for path in (tmp_path / "data").iterdir()} == {".lock"}
-    prepared(tmp_path, TEXTS, **changed | {"validation": 0.5})
+    prepared(tmp_path, TEXTS, **changed | {"validation": 0.3, "test": 0.3})
 
 
 def test_nothing_held_out_when_asked_for(tmp_path: Path) -> None:
-    data = TokenData.open(prepared(tmp_path, TEXTS, validation=0))
-    assert data.validation_tokens == 0
-    assert data.train_tokens == len(expected_ids(TEXTS, "train", validation=0))
+    index = TokenData.open(prepared(tmp_path, TEXTS, validation=0, test=0)).index
+    assert (index.tokens("validation"), index.tokens("test")) == (0, 0)
+    assert index.tokens("train") == len(expected_ids(TEXTS, "train", validation=0, test=0))
 
 
 @pytest.mark.parametrize(
@@ -300,6 +306,8 @@ def test_nothing_held_out_when_asked_for(tmp_path: Path) -> None:
         ({"validation": 1}, "validation=1: allowed is 0 to less than 1"),
         ({"validation": -0.1}, "validation=-0.1: allowed"),
         ({"validation": float("nan")}, "validation=nan: allowed"),
+        ({"test": 1.5}, "test=1.5: allowed is 0 to less than 1"),
+        ({"test": 0.8}, "test=0.8: allowed is less than 0.8, beside validation"),
         ({"shard_bytes": 0}, "shard_bytes=0: allowed is 1 or more"),
         ({"end_of_document": "</s>"}, "no token '</s>'"),
         ({"tokenizer": "nowhere.json"}, "tokenizer nowhere.json: no such file"),
@@ -342,7 +350,7 @@ def test_a_large_vocabulary_takes_larger_ids(tmp_path: Path) -> None:
         )
     )
     source = write_lines(tmp_path / "x.jsonl", ["w1 w65535 w65536 w69999"])
-    how = replace(settings(tmp_path, source, validation=0), tokenizer=str(large))
+    how = replace(settings(tmp_path, source, validation=0, test=0), tokenizer=str(large))
     index = prepare(how, tmp_path / "data", workers=1)
     assert (index.recipe.id_type, index.recipe.vocab_size) == ("uint32", 70_000)
     assert stored_ids(tmp_path / "data", "train") == [1, 65535, 65536, 69999, 0]

@@ -20,14 +20,13 @@ from hypothesis import strategies as st
 from tiny_text import documents, expected_ids, prepared, tokenizer
 
 from loopt.errors import InputError
-from loopt.text.index import Split
+from loopt.source import SPLITS, Split
 from loopt.text.token_data import TokenData
 from loopt.text.unigram import unigram
 
 torch.set_num_threads(1)
 
 TEXTS = documents(150)
-SPLITS: tuple[Split, ...] = ("train", "validation")
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +41,9 @@ def data(directory: Path) -> TokenData:
 
 def test_what_it_says_of_itself(data: TokenData) -> None:
     assert len(data.index.of("train")) > 10
-    assert data.train_tokens == len(expected_ids(TEXTS, "train"))
-    assert data.validation_tokens == len(expected_ids(TEXTS, "validation"))
-    assert (data.vocab_size, data.end_of_document) == (300, 0)
+    for split in SPLITS:
+        assert data.index.tokens(split) == len(expected_ids(TEXTS, split)) > 0
+    assert (data.vocab_size, data.index.recipe.end_of_document_id) == (300, 0)
     assert data.tokenizer_file().text == tokenizer().text
     assert len(data.fingerprint) == 64
     for split in SPLITS:
@@ -82,7 +81,7 @@ def test_what_is_read_can_be_changed_and_the_data_cannot(data: TokenData) -> Non
 
 
 def test_sequences_that_are_not_there(data: TokenData, tmp_path: Path) -> None:
-    tokens = data.validation_tokens
+    tokens = data.index.tokens("validation")
     with pytest.raises(InputError, match=f"length={tokens}: data .* has {tokens} validation tokens, too few .* up to"):
         data.sequences("validation", tokens)
     with pytest.raises(InputError, match="length=0: allowed is 1 or more"):
@@ -91,7 +90,9 @@ def test_sequences_that_are_not_there(data: TokenData, tmp_path: Path) -> None:
         with pytest.raises(IndexError):
             data.read("train", [0, index], 9)
     nothing_held_out = TokenData.open(prepared(tmp_path, TEXTS, validation=0))
-    with pytest.raises(InputError, match="no validation documents; it was prepared with validation=0"):
+    with pytest.raises(
+        InputError, match=r"no validation documents; prepare it with a larger share of them \(--validation\)"
+    ):
         nothing_held_out.sequences("validation", 1)
 
 
@@ -131,7 +132,7 @@ def edit(what: str, value: object) -> Callable[[Path], None]:
         ("index.json", cut, r"index\.json: not an index of prepared text"),
         ("index.json", lambda path: path.write_text("[]"), r"index\.json: not an index of prepared text"),
         ("index.json", lambda path: path.write_text("{}"), r"index\.json: not an index of prepared text"),
-        ("index.json", edit("format", 2), r"index\.json: format 2; this version reads format 1"),
+        ("index.json", edit("format", 1), r"index\.json: format 1; this version reads format 2"),
         ("index.json", edit("shards", []), r"index\.json: changed since it was written"),
         ("index.json", edit("validation", 0.5), r"index\.json: changed since it was written"),
         ("index.json", edit("vocab_size", 70_000), "a vocabulary of 70000 is too large"),
@@ -153,7 +154,8 @@ def test_more_shards_than_a_process_may_open(directory: Path) -> None:
     program = (
         "import resource, sys; from loopt.text.token_data import TokenData;"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (12, 12));"
-        "data = TokenData.open(sys.argv[1]); print(data.read('train', [0], data.train_tokens - 1).sum().item())"
+        "data = TokenData.open(sys.argv[1]); all_but_one = data.index.tokens('train') - 1;"
+        "print(data.read('train', [0], all_but_one).sum().item())"
     )
     told = subprocess.run([sys.executable, "-c", program, directory], capture_output=True, text=True)
     assert told.stdout.strip() == str(sum(expected_ids(TEXTS, "train"))), told.stderr
@@ -170,11 +172,13 @@ def test_reading_needs_none_of_the_packages_for_preparing(directory: Path) -> No
 
 
 def test_unigram_is_the_count_by_hand(data: TokenData, tmp_path: Path) -> None:
-    train, held_out = (expected_ids(TEXTS, split) for split in SPLITS)
+    train = expected_ids(TEXTS, "train")
     counts = Counter(train)
     entropy = -sum(n / len(train) * math.log2(n / len(train)) for n in counts.values())
-    loss = -sum(math.log((counts[token] + 1) / (len(train) + 300)) for token in held_out) / len(held_out)
     found = unigram(data)
     assert found.train_entropy == pytest.approx(entropy)
-    assert found.validation_perplexity == pytest.approx(math.exp(loss))
-    assert unigram(TokenData.open(prepared(tmp_path, TEXTS, validation=0))).validation_perplexity is None
+    for split in ("validation", "test"):
+        held_out = expected_ids(TEXTS, split)
+        loss = -sum(math.log((counts[token] + 1) / (len(train) + 300)) for token in held_out) / len(held_out)
+        assert found.perplexity[split] == pytest.approx(math.exp(loss))
+    assert list(unigram(TokenData.open(prepared(tmp_path, TEXTS, validation=0))).perplexity) == ["test"]

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from loopt.source import Split
 from loopt.text.encoding import split_of
-from loopt.text.index import Index, Split
+from loopt.text.index import Index
 from loopt.text.prepare import Settings, prepare
 from loopt.text.tokenizer import TokenizerFile, train_tokenizer
 
@@ -55,7 +56,7 @@ def write_lines(path: Path, texts: list[str]) -> Path:
 
 
 def settings(tmp_path: Path, *sources: Path | str, **changed: Any) -> Settings:
-    given: dict[str, Any] = {"validation": 0.2, "shard_bytes": 3000} | changed
+    given: dict[str, Any] = {"validation": 0.2, "test": 0.2, "shard_bytes": 3000} | changed
     return Settings(tuple(map(str, sources)), write_tokenizer(tmp_path), **given)
 
 
@@ -66,9 +67,10 @@ def prepared(tmp_path: Path, texts: list[str], name: str = "data", **changed: An
     return tmp_path / name
 
 
-def expected_ids(texts: list[str], split: Split, validation: float = 0.2) -> list[int]:
+def expected_ids(texts: list[str], split: Split, **changed: float) -> list[int]:
     """Every document of a split by itself, each followed by the end-of-document token, which is 0 here."""
-    chosen = [text for text in texts if text and split_of(text.encode(), validation) == split]
+    recipe = Settings((), "", **{"validation": 0.2, "test": 0.2} | changed).recipe(tokenizer())  # type: ignore[arg-type]
+    chosen = [text for text in texts if text and split_of(text.encode(), recipe) == split]
     return [token for text in chosen for token in [*tokenizer().tokenizer.encode(text).ids, 0]]
 
 

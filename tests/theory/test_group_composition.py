@@ -94,8 +94,8 @@ def test_positions_hold_what_the_algorithm_says(name: str, n: int) -> None:
     expected = [torch.tensor(row) for row in algorithm(start, lambda g, h: group.table[g][h])[1:]]
 
     real, fixed = build_group_composition(group, n), build_in_precision(group, n, 2)
-    model, real_states, fixed_states = real.model(), list[Tensor](), list[Tensor]()
-    model.iterate(model.embed(ids), states=real_states)
+    model, fixed_states = real.model(), list[Tensor]()
+    real_states = list(model.walk(model.embed(ids)))
     precision.forward(fixed, ids, 2, states=fixed_states)
     assert len(real_states) == len(fixed_states) == len(expected)
     for formal, states in ((real, real_states), (fixed, fixed_states)):

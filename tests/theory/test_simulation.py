@@ -14,7 +14,7 @@ from torch import Tensor
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
 from loopt.errors import InputError
-from loopt.runs import OptimConfig, Run, TrainConfig
+from loopt.runs import AdamWConfig, Run, TrainConfig
 from loopt.tasks import PHop
 from loopt.tasks.groups import group
 from loopt.theory import simulation
@@ -206,7 +206,7 @@ def test_bounds_that_are_no_numbers_are_refused() -> None:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoopedTransformer, TrainConfig]:
     config = TrainConfig(
-        task=PHop(p=(1,), n=8, alphabet=3, supervision="every"),
+        source=PHop(p=(1,), n=8, alphabet=3, supervision="every"),
         model=ModelConfig(
             plan=LoopPlan.parse("2x2+1x1"),
             d_model=16,
@@ -217,7 +217,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoopedTransformer
             feed_forward="relu",
             biases="feed_forward",
         ),
-        optim=OptimConfig("adamw", lr=0.01, warmup_steps=10),
+        optim=AdamWConfig(lr=0.01, warmup_steps=10),
         steps=100,
         batch_size=32,
         log_every=50,
@@ -233,7 +233,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoopedTransformer
 def test_a_trained_transformer_is_simulated(trained: tuple[LoopedTransformer, TrainConfig]) -> None:
     model, config = trained
     formal = FormalTransformer.of(model)
-    inputs = config.task.sample(range(64), seed=1, split="test").tokens
+    inputs = config.source.sample(range(64), seed=1, split="test").tokens
     looped = simulate(formal, Bounds.measured(formal, inputs[:16]))
     assert (str(looped.plan), looped.d, looped.n_heads) == ("1x5", 16 + 3 + 2, 6)
     assert off_by(formal, looped, inputs) <= TOLERANCE

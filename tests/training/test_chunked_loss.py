@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
 from loopt.tasks import IGNORE
 from loopt.training.chunked_loss import chunked_loss
-from loopt.training.task_work import weighted_loss
+from loopt.training.task_learner import weighted_loss
 
 on_a_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -111,7 +111,8 @@ def test_of_a_model_it_is_the_trainers_loss(tied: bool) -> None:
     readout = model.token_embedding.weight if tied else model.readout_projection.weight
     x = model.iterate(model.embed(tokens))
     found = chunked_loss(model.final_norm(x).flatten(0, 1), readout, targets.flatten(), weights.flatten())
-    wanted = weighted_loss(model, model.iterate(model.embed(tokens)), targets, weights)  # in float32
+    states = model.iterate(model.embed(tokens)).flatten(0, 1)
+    wanted = weighted_loss(model, states, targets.flatten(), weights.flatten())  # in float32
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=0, check_dtype=False)
     parameters = list(model.parameters())
     for ours, theirs in zip(gradients(found, *parameters), gradients(wanted, *parameters), strict=True):

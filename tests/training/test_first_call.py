@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._inductor.utils import fresh_cache
 
 from loopt.runs.config import RegularizerConfig
-from loopt.training.chunked_loss import _compiled as compiled_loss
+from loopt.scoring.readout import compiled_once
 from loopt.training.chunked_loss import chunked_loss
 from loopt.training.regularizer import _compiled as compiled_regularizer
 from loopt.training.regularizer import add_gradient
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 @pytest.fixture(autouse=True, params=[False, True], ids=["", "no room for copies"])
 def nothing_compiled_yet(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.compiler.reset()
-    for cached in (compiled_loss, compiled_regularizer):
+    for cached in (compiled_once, compiled_regularizer):
         cached.cache_clear()
     torch.manual_seed(0)
     with fresh_cache():

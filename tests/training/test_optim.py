@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from loopt.errors import InputError
-from loopt.runs.config import OptimConfig
+from loopt.runs import AdafactorConfig, AdamWConfig, OptimizerConfig
+from loopt.runs.optimizers import OPTIMIZERS
 from loopt.training.adafactor import Adafactor
 from loopt.training.muon import Muon
 from loopt.training.optim import (
@@ -25,8 +27,8 @@ from loopt.training.optim import (
 NAMES = ["adafactor", "adamw", "muon"]
 
 
-def config(name: Any) -> OptimConfig:
-    return OptimConfig(name, lr=0.01, weight_decay=0.1)
+def config(name: Any) -> OptimizerConfig:
+    return OPTIMIZERS[name](lr=0.01, weight_decay=0.1)
 
 
 class Tiny(nn.Module):
@@ -93,7 +95,7 @@ def names_in(model: nn.Module, group: dict[str, Any]) -> set[str]:
 def test_every_trainable_parameter_has_one_optimizer(name: str) -> None:
     model = tiny()
     model.readout.weight.requires_grad_(False)
-    optimizers = build_optimizers(model, config(name))
+    optimizers = build_optimizers(config(name), model)
     params = [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
     assert len(params) == len(set(params))
     assert set(params) == {p for p in model.parameters() if p.requires_grad}
@@ -102,7 +104,7 @@ def test_every_trainable_parameter_has_one_optimizer(name: str) -> None:
 @pytest.mark.parametrize(("name", "kind"), [("adafactor", Adafactor), ("adamw", torch.optim.AdamW)])
 def test_only_matrices_decay(name: str, kind: type[torch.optim.Optimizer]) -> None:
     model = tiny()
-    (optimizer,) = build_optimizers(model, config(name))
+    (optimizer,) = build_optimizers(config(name), model)
     assert type(optimizer) is kind
     matrices, vectors = optimizer.param_groups
     assert names_in(model, matrices) == {"embedding.weight", "loop.0.weight", "loop.2.weight", "readout.weight"}
@@ -129,7 +131,7 @@ def test_muon_is_torchs_with_the_rate_as_a_tensor(shape: tuple[int, int], weight
 
 def test_muon_takes_the_matrices_of_the_layers() -> None:
     model = tiny()
-    muon, adamw = build_optimizers(model, config("muon"))
+    muon, adamw = build_optimizers(config("muon"), model)
     assert type(muon) is Muon
     assert type(adamw) is torch.optim.AdamW
     assert names_in(model, muon.param_groups[0]) == {"loop.0.weight", "loop.2.weight"}
@@ -137,9 +139,9 @@ def test_muon_takes_the_matrices_of_the_layers() -> None:
 
 
 def test_config_reaches_the_optimizers() -> None:
-    (adafactor,) = build_optimizers(tiny(), OptimConfig("adafactor", lr=0.5, scale_parameter=False))
+    (adafactor,) = build_optimizers(AdafactorConfig(lr=0.5, scale_parameter=False), tiny())
     assert not adafactor.param_groups[0]["scale_parameter"]
-    (adamw,) = build_optimizers(tiny(), OptimConfig("adamw", lr=0.5, betas=(0.8, 0.9)))
+    (adamw,) = build_optimizers(AdamWConfig(lr=0.5, betas=(0.8, 0.9)), tiny())
     assert adamw.param_groups[0]["betas"] == (0.8, 0.9)
     for optimizer in (adafactor, adamw):
         assert all(float(group["lr"]) == 0.5 for group in optimizer.param_groups)
@@ -147,7 +149,7 @@ def test_config_reaches_the_optimizers() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_set_lr_reaches_every_group(name: str) -> None:
-    optimizers = build_optimizers(tiny(), config(name))
+    optimizers = build_optimizers(config(name), tiny())
     set_lr(optimizers, 0.25)
     assert {float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups} == {0.25}
 
@@ -156,16 +158,16 @@ def test_set_lr_reaches_every_group(name: str) -> None:
 @pytest.mark.parametrize("saved_after", [0, 4])
 def test_resumed_training_is_bit_identical(name: str, saved_after: int, tmp_path: Path) -> None:
     whole = tiny()
-    train(whole, build_optimizers(whole, config(name)), 0, 8)
+    train(whole, build_optimizers(config(name), whole), 0, 8)
 
     interrupted = tiny()
-    optimizers = build_optimizers(interrupted, config(name))
+    optimizers = build_optimizers(config(name), interrupted)
     train(interrupted, optimizers, 0, saved_after)
     save_file(optimizer_tensors(interrupted, optimizers), tmp_path / "optimizer.safetensors")
 
     resumed = tiny()
     resumed.load_state_dict(interrupted.state_dict())
-    optimizers = build_optimizers(resumed, config(name))
+    optimizers = build_optimizers(config(name), resumed)
     load_optimizer_tensors(resumed, optimizers, load_file(tmp_path / "optimizer.safetensors"))
     train(resumed, optimizers, saved_after, 8)
     for key, tensor in whole.state_dict().items():
@@ -177,7 +179,7 @@ def test_asking_for_tensors_changes_nothing(name: str) -> None:
     """Also where only some parameters have had a gradient, so that only some have state."""
     asked, unasked = tiny(), tiny()
     for model in (asked, unasked):
-        optimizers = build_optimizers(model, config(name))
+        optimizers = build_optimizers(config(name), model)
         model.loop[0].requires_grad_(False)
         train(model, optimizers, 0, 2)
         model.loop[0].requires_grad_(True)
@@ -186,15 +188,49 @@ def test_asking_for_tensors_changes_nothing(name: str) -> None:
             tensors = {key: tensor.clone() for key, tensor in optimizer_tensors(model, optimizers).items()}
             assert model.readout.weight.grad is grad
             assert model.loop[0].weight.grad is None
-            assert not any(tensor.any() for key, tensor in tensors.items() if key.startswith("loop.0."))
+            assert not any(key.startswith("loop.0.") for key in tensors)
         train(model, optimizers, 2, 4)
     for a, b in zip(asked.parameters(), unasked.parameters(), strict=True):
         assert torch.equal(a, b)
 
 
+class Counting(torch.optim.Optimizer):
+    """Starts its state at 7, and moves every weight by what that has come to."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__(parameters, {"lr": 0.01})
+
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state["count"] = torch.full((), 7.0)
+                state["count"] += 1
+                with torch.no_grad():
+                    parameter -= float(group["lr"]) * state["count"]
+
+
+@pytest.mark.parametrize("saved_after", [0, 3])
+def test_an_optimizer_may_start_its_state_as_it_likes(saved_after: int) -> None:
+    whole, interrupted, resumed = tiny(), tiny(), tiny()
+    train(whole, [Counting(whole.parameters())], 0, 5)
+    before = Counting(interrupted.parameters())
+    train(interrupted, [before], 0, saved_after)
+    after = Counting(resumed.parameters())
+    load_optimizer_tensors(resumed, [after], optimizer_tensors(interrupted, [before]))
+    resumed.load_state_dict(interrupted.state_dict())
+    train(resumed, [after], saved_after, 5)
+    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
 def test_tensor_names() -> None:
     model = tiny()
-    names = optimizer_tensors(model, build_optimizers(model, config("muon"))).keys()
+    optimizers = build_optimizers(config("muon"), model)
+    assert not optimizer_tensors(model, optimizers)
+    train(model, optimizers, 0, 1)
+    names = optimizer_tensors(model, optimizers).keys()
     assert "loop.0.weight/momentum_buffer" in names
     assert {"loop.0.bias/step", "loop.0.bias/exp_avg", "loop.0.bias/exp_avg_sq"} < names
 
@@ -216,7 +252,7 @@ def test_tensor_names() -> None:
 )
 def test_tensors_that_do_not_fit(change: dict[str, Tensor | None], message: str) -> None:
     model = tiny()
-    optimizers = build_optimizers(model, config("adamw"))
+    optimizers = build_optimizers(config("adamw"), model)
     train(model, optimizers, 0, 2)
     tensors = {key: tensor.clone() for key, tensor in optimizer_tensors(model, optimizers).items()}
     changed = {key: tensor for key, tensor in {**tensors, **change}.items() if tensor is not None}

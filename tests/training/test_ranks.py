@@ -26,16 +26,17 @@ from torch.distributed.tensor import DTensor
 
 import tiny_runs
 from loopt import InputError
-from loopt.runs import TrainConfig, codec
+from loopt.runs import TrainConfig, codec, optimizers
 from loopt.runs.checkpoint import steps_in
-from loopt.runs.config import OptimizerName, RegularizerConfig
+from loopt.runs.config import RegularizerConfig
 from loopt.runs.loop_counts import LoopCounts
 from loopt.runs.stacking import StackingConfig
-from loopt.training import Company, Outcome, Session, parallel, train, train_stepwise
-from loopt.training.parallel import Parallel, Ranks, fresh_part
-from loopt.training.progress import ProgressLines
-from loopt.training.text_work import TextStep, open_data
-from loopt.training.trainer import build_model, resolve
+from loopt.scoring import precision
+from loopt.training import Outcome, Session, train, train_stepwise
+from loopt.training.clock import SharedClock
+from loopt.training.parallel import Parallel, Ranks, fresh_store
+from loopt.training.text_learner import TextLearner
+from loopt.training.trainer import build_model, prepare
 from tiny_runs import CPU, last_step, metrics, processes, stopped, tensors
 from tiny_text_runs import rows_of_step, tiny_text
 
@@ -61,8 +62,8 @@ REGULARIZED = tiny_text(plan="4x1", log_every=1, regularizer=RegularizerConfig(b
 SHORT = tiny_text(log_every=1, steps=6, eval_every=3)
 
 
-def with_optimizer(name: OptimizerName, config: TrainConfig) -> TrainConfig:
-    return replace(config, optim=replace(config.optim, name=name))
+def with_optimizer(name: str, config: TrainConfig) -> TrainConfig:
+    return replace(config, optim=optimizers.with_optimizer(config.optim, name))
 
 
 TRAINED = {
@@ -93,7 +94,7 @@ TAKEN = {
 REFUSED = {
     "a task": Job(tiny_runs.TINY),
     "an odd batch": Job(tiny_text(batch_size=3)),
-    "large parts": Job(tiny_text(), replace(DDP, micro_batch=3)),
+    "large micro-batches": Job(tiny_text(), replace(DDP, micro_batch=3)),
     "another seed": Job(tiny_text(seed=1)),
 }
 
@@ -143,11 +144,11 @@ def _do(rank: int, folder: Path, jobs: dict[str, Job]) -> None:
 
 
 def _train(job: Job, run: Path, rank: int) -> str:
-    company = Company([], ProgressLines(shown=False))
-    steps = train_stepwise(job.config, run, job.session, company)
+    caught: list[int] = []
+    steps = train_stepwise(job.config, run, job.session, SharedClock(), caught)
     for step in itertools.count(1):
         if step == job.stop_at and rank == 0:
-            company.caught.append(signal.SIGTERM)
+            caught.append(signal.SIGTERM)
         try:
             next(steps)
         except StopIteration as end:
@@ -158,12 +159,12 @@ def _train(job: Job, run: Path, rank: int) -> str:
 
 @contextmanager
 def computing_in_bfloat16(wanted: bool) -> Iterator[None]:
-    usual = parallel.BFLOAT16_ON
-    parallel.BFLOAT16_ON = (*usual, "cpu") if wanted else usual
+    usual = precision.BFLOAT16_ON
+    precision.BFLOAT16_ON = (*usual, "cpu") if wanted else usual
     try:
         yield
     finally:
-        parallel.BFLOAT16_ON = usual
+        precision.BFLOAT16_ON = usual
 
 
 def said(runs: Path, name: str) -> list[str]:
@@ -218,7 +219,7 @@ def test_ranks_go_on_where_one_process_left(name: str, runs: Path, tmp_path: Pat
     [
         ("a task", "2 ranks: a task trains on one; language models train on several"),
         ("an odd batch", "batch_size=3: allowed is a multiple of the 2 ranks"),
-        ("large parts", "micro_batch=3: allowed is 1 to 2, a rank's share"),
+        ("large micro-batches", "micro_batch=3: allowed is 1 to 2, a rank's share of the batch"),
     ],
 )
 def test_what_ranks_refuse_leaves_nothing_behind(name: str, message: str, runs: Path) -> None:
@@ -236,18 +237,18 @@ def test_what_the_first_rank_refuses_all_do(runs: Path, tmp_path: Path) -> None:
 def _note_tokens(rank: int, folder: Path, config: TrainConfig) -> None:
     for way in get_args(Parallel):
         model = build_model(config, torch.device("cpu"))
-        step = TextStep(config, model, open_data(config), 0, False, Ranks(rank, SIZE, rank), way, None)
+        learner = TextLearner(config, model, 0, False, Ranks(rank, SIZE, rank), way, None)
         seen = []
         for _ in range(3):
-            step()
-            seen.append(step.tokens.clone())
+            learner.train_step()
+            seen.append(learner.tokens.clone())
         torch.save(seen, folder / f"{way} tokens of {rank}")
         held = [p.to_local() if isinstance(p, DTensor) else p for p in model.parameters()]
         (folder / f"{way} numbers of {rank}").write_text(str(sum(weight.numel() for weight in held)))
 
 
 def test_the_shares_of_all_ranks_are_the_batch_and_the_model(tmp_path: Path) -> None:
-    config = resolve(tiny_text(seed=3), tmp_path)
+    config = prepare(tiny_text(seed=3), tmp_path)
     in_ranks(_note_tokens, tmp_path, config)
     whole = config.model.parameters()
     for way, held in (("ddp", whole), ("fsdp", whole // 2)):
@@ -281,7 +282,7 @@ def test_a_rank_is_killed_and_the_job_stopped(tmp_path: Path) -> None:
     finally:
         torchrun.terminate()  # a kill would leave its ranks behind
         torchrun.communicate()
-    stop = re.search(r"run: stopped by SIGTERM, saved at step (\d+); the same command goes on from there\n", out)
+    stop = re.search(r"run: stopped by SIGTERM, saved at step (\d+); the same command resumes from there\n", out)
     assert stop, err
     step = int(stop.group(1))
     assert step == last_step(run) > killed_at
@@ -302,14 +303,14 @@ def test_ranks_that_are_started_again_do_not_meet_the_dead() -> None:
 
         def join(rank: int, late: int = late) -> dist.Store:
             time.sleep(0.2 * (rank == late))
-            return fresh_part(store, Ranks(rank, 3))
+            return fresh_store(store, Ranks(rank, 3))
 
         with ThreadPoolExecutor() as threads:
-            parts = list(threads.map(join, range(3)))
-        parts[0].set("attempt", str(attempt))
-        assert [int(part.get("attempt")) for part in parts] == [attempt] * 3
-        seen += parts
-    assert [int(part.get("attempt")) for part in seen] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+            stores = list(threads.map(join, range(3)))
+        stores[0].set("attempt", str(attempt))
+        assert [int(one.get("attempt")) for one in stores] == [attempt] * 3
+        seen += stores
+    assert [int(one.get("attempt")) for one in seen] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 def wait_for_step(run: Path, step: int, torchrun: subprocess.Popen[str]) -> None:

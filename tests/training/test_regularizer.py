@@ -13,8 +13,8 @@ from torch import Tensor
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
 from loopt.errors import ConfigError
 from loopt.model import Layer
-from loopt.runs import OptimConfig
 from loopt.runs.config import RegularizerConfig
+from loopt.runs.optimizers import OPTIMIZERS
 from loopt.similarity import cosines, layer_groups
 from loopt.training.optim import build_optimizers, learning_rate, set_lr
 from loopt.training.regularizer import add_gradient, add_regularizer_gradient
@@ -138,7 +138,7 @@ def test_a_large_weight_makes_the_blocks_one(kind: str, optimizer: str) -> None:
     torch.manual_seed(0)
     model = LoopedTransformer(SMALL)
     config = RegularizerConfig(2, 1000.0, kind)
-    updates = build_optimizers(model, OptimConfig(optimizer, lr=0.02))
+    updates = build_optimizers(OPTIMIZERS[optimizer](lr=0.02), model)
     started = add_regularizer_gradient(model, replace(config, weight=0.0))
     assert max(started.values()) < 0.5
     for step in range(STEPS):

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
 from loopt.errors import ConfigError
 from loopt.plan import Block
-from loopt.runs import OptimConfig
+from loopt.runs.optimizers import OPTIMIZERS
 from loopt.runs.stacking import StackingConfig
 from loopt.training.optim import build_optimizers, load_optimizer_tensors, optimizer_tensors
 from loopt.training.stacking import grow, source_layers
@@ -88,7 +88,7 @@ def test_the_grown_model_is_the_small_one_with_its_middle_block_looped_twice(blo
     small, grown = model_of(2 * blocks), model_of(2 * blocks + 2, seed=1)
     grown.load_state_dict(grow(small.state_dict(), 2 * blocks, 2 * blocks + 2, block=2))
     tokens = torch.randint(7, (3, 5))
-    twice = small.readout(small.loop(small.embed(tokens), LoopPlan.parse(looped)))
+    twice = small.readout(small.loop(small.embed(tokens), LoopPlan.parse(looped).passes, small.context(((3, 5),))))
     torch.testing.assert_close(grown(tokens), twice)
     assert not torch.allclose(grown(tokens), small(tokens), atol=1e-2)  # stacking does not keep the function
 
@@ -106,12 +106,12 @@ def test_growing_leaves_what_it_grows_from_alone_and_shares_nothing() -> None:
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor", "muon"])
 def test_copies_have_the_optimizer_state_of_their_originals(optimizer: str) -> None:
-    config = OptimConfig(optimizer, lr=0.01)
+    config = OPTIMIZERS[optimizer](lr=0.01)
     small = model_of(4)
-    of_small = build_optimizers(small, config)
+    of_small = build_optimizers(config, small)
     train(small, of_small, 5)
     grown = model_of(6, seed=1)
-    of_grown = build_optimizers(grown, config)
+    of_grown = build_optimizers(config, grown)
     weights, state = small.state_dict(), optimizer_tensors(small, of_small)
     grown.load_state_dict(grow(weights, 4, 6, block=2))
     load_optimizer_tensors(grown, of_grown, grow(state, 4, 6, block=2))

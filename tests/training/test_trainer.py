@@ -16,17 +16,18 @@ import torch
 
 from loopt import InputError, LoopedTransformer
 from loopt.errors import ConfigError, RunError
-from loopt.evaluation.exact_match import EVALUATION_SEED
-from loopt.runs import OptimConfig, Run, TrainConfig
+from loopt.runs import AdafactorConfig, AdamWConfig, Run, TrainConfig
+from loopt.runs.optimizers import OPTIMIZERS, with_optimizer
+from loopt.scoring.exact_match import EVALUATION_SEED
 from loopt.tasks import PHop
 from loopt.training import DivergedError, Session, train
+from loopt.training.clock import SharedClock
+from loopt.training.learner import Evaluation
 from loopt.training.optim import build_optimizers, learning_rate
-from loopt.training.progress import ProgressLines
-from loopt.training.step import update
-from loopt.training.task_work import TaskStep, TaskWork, backward
+from loopt.training.task_learner import TaskLearner, backward
 from loopt.training.trackers import TrackerName
-from loopt.training.trainer import Company, build_model, train_stepwise
-from loopt.training.work import Evaluation
+from loopt.training.trainer import build_model, train_stepwise
+from loopt.training.update import update
 from tiny_runs import (
     CPU,
     TINY,
@@ -41,6 +42,7 @@ from tiny_runs import (
     stopped,
     tensors,
     tiny,
+    with_source,
 )
 
 
@@ -72,10 +74,10 @@ def test_a_signal_in_the_middle_of_a_save(operation: int, unbroken: Path, tmp_pa
     assert_same(finished(TINY, run), unbroken)
 
 
-def test_time_counts_from_when_the_first_of_a_company_began(tmp_path: Path) -> None:
+def test_a_time_limit_counts_from_when_the_first_run_of_a_process_began(tmp_path: Path) -> None:
     """A run that is built after others, which may take minutes, has no more time than they."""
-    company = Company([], ProgressLines(shown=False), began=time.monotonic() - 60)
-    steps = train_stepwise(TINY, tmp_path, replace(CPU, time_limit=60), company)
+    clock = SharedClock(began=time.monotonic() - 60)
+    steps = train_stepwise(TINY, tmp_path, replace(CPU, time_limit=60), clock, [])
     with pytest.raises(StopIteration) as end:
         next(steps)
     assert (end.value.value.finished, end.value.value.step, end.value.value.reason) == (False, 1, "time limit")
@@ -84,21 +86,21 @@ def test_time_counts_from_when_the_first_of_a_company_began(tmp_path: Path) -> N
 def test_evaluating_does_not_count_as_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it falls between two lines of the log: here a step takes a second, and evaluating a hundred."""
     now = 0.0
-    take, validate = TaskStep.__call__, TaskWork.validate
+    take, validate = TaskLearner.train_step, TaskLearner.validate
 
-    def slow_step(step: TaskStep) -> None:
+    def slow_step(learner: TaskLearner) -> None:
         nonlocal now
         now += 1.0
-        take(step)
+        take(learner)
 
-    def slow_validate(work: TaskWork) -> Evaluation:
+    def slow_validate(learner: TaskLearner) -> Evaluation:
         nonlocal now
         now += 100.0
-        return validate(work)
+        return validate(learner)
 
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    monkeypatch.setattr(TaskStep, "__call__", slow_step)
-    monkeypatch.setattr(TaskWork, "validate", slow_validate)
+    monkeypatch.setattr(TaskLearner, "train_step", slow_step)
+    monkeypatch.setattr(TaskLearner, "validate", slow_validate)
     train(tiny(log_every=4, eval_every=6), tmp_path, CPU)
     speeds = [
         line["examples_per_second"] for line in Run.load(tmp_path).read_metrics() if "examples_per_second" in line
@@ -124,7 +126,7 @@ def test_a_finished_run_is_left_alone(unbroken: Path) -> None:
 
 
 def test_a_solved_run_stops_early_and_stays_solved(tmp_path: Path) -> None:
-    config = tiny(target_accuracy=0.01)
+    config = with_source(TINY, target_accuracy=0.01)
     outcome = train(config, tmp_path, CPU)
     assert (outcome.finished, outcome.step, outcome.reason) == (True, 6, "solved")
     before = snapshot(tmp_path)
@@ -165,7 +167,7 @@ def test_every_optimizer_learns_and_repeats_itself(optimizer: str, tmp_path: Pat
 @pytest.mark.parametrize("train_examples", [None, 10])
 def test_training_is_the_plain_loop(train_examples: int | None, tmp_path: Path) -> None:
     """Step by step: the training split's next examples, their loss, the clipped gradient, AdamW at the rate due."""
-    config = tiny(log_every=1, seed=4, train_examples=train_examples)
+    config = with_source(tiny(log_every=1, seed=4), train_examples=train_examples)
     train(config, tmp_path, CPU)
     torch.manual_seed(config.seed)
     model = LoopedTransformer(config.resolved().model)
@@ -173,7 +175,7 @@ def test_training_is_the_plain_loop(train_examples: int | None, tmp_path: Path) 
     expected = []
     for step in range(config.steps):
         rows = [index % (train_examples or 10**9) for index in range(4 * step, 4 * step + 4)]
-        batch = config.task.sample(torch.tensor(rows), config.seed, "train")
+        batch = config.source.sample(torch.tensor(rows), config.seed, "train")
         loss = torch.nn.functional.cross_entropy(model(batch.tokens)[:, -1], batch.targets[:, -1])
         adamw.zero_grad()
         loss.backward()
@@ -210,7 +212,7 @@ def test_validation_examples_are_not_among_the_training_examples(seed: int) -> N
 
 
 def test_a_training_set_is_gone_through_again(tmp_path: Path) -> None:
-    one_batch = tiny(train_examples=TINY.batch_size, steps=60, eval_every=60)
+    one_batch = with_source(tiny(steps=60, eval_every=60), train_examples=TINY.batch_size)
     train(one_batch, tmp_path, CPU)
     losses = [entry["loss"] for entry in metrics(tmp_path) if "loss" in entry]
     assert losses[-1] < 0.3 * losses[0]
@@ -248,7 +250,9 @@ def test_an_update_that_breaks_the_weights_is_not_kept(
     """The loss and the gradient were fine; what the update made of the weights is not."""
     config = tiny(optimizer, eval_every=eval_every, model=replace(TINY.model, norm_placement="none"))
     lr = 3e38 if optimizer == "adafactor" else 1e37
-    config = replace(config, optim=replace(config.optim, lr=lr, warmup_steps=0, scale_parameter=False))
+    config = replace(config, optim=replace(config.optim, lr=lr, warmup_steps=0))
+    if optimizer == "adafactor":
+        config = replace(config, optim=replace(config.optim, scale_parameter=False))
     with pytest.raises(DivergedError) as error:
         train(config, tmp_path, replace(CPU, time_limit=0))
     assert f"diverged at step 1 ({what}); no checkpoint was kept yet. Try" in str(error.value)
@@ -260,11 +264,11 @@ def test_an_update_that_is_refused_changes_nothing() -> None:
     config = replace(TINY, model=replace(TINY.model, norm_placement="none", attention_scale=1e6)).resolved()
     for name in ("adafactor", "adamw", "muon"):
         model = build_model(config, torch.device("cpu"))
-        optimizers = build_optimizers(model, OptimConfig(name))  # type: ignore[arg-type]
+        optimizers = build_optimizers(OPTIMIZERS[name](), model)
         with torch.no_grad():
             model.token_embedding.weight.mul_(1e18)  # its square, an attention score, becomes too large for float32
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        batch = config.task.sample(range(4), 0, "train")
+        batch = config.source.sample(range(4), 0, "train")
         loss = backward(model, [batch])
         _, finite = update(model.parameters(), optimizers, loss, torch.tensor(1.0), clip_norm=1.0)
         assert not finite
@@ -277,22 +281,22 @@ def test_an_update_that_is_refused_changes_nothing() -> None:
         (lambda: replace(TINY, steps=0), "steps=0: allowed is 1 or more"),
         (lambda: replace(TINY, batch_size=-1), "batch_size=-1: allowed is 1 or more"),
         (lambda: replace(TINY, seed=-1), "seed=-1: allowed is 0 to"),
-        (lambda: replace(TINY, train_examples=0), "train_examples=0: allowed is 1 or more, or none"),
-        (lambda: replace(TINY, target_accuracy=1.5), "target_accuracy=1.5: allowed is more than 0, at most 1"),
-        (lambda: replace(TINY, target_accuracy=math.nan), "target_accuracy=nan: allowed is"),
+        (lambda: with_source(TINY, train_examples=0), "train_examples=0: allowed is 1 or more, or none"),
+        (lambda: with_source(TINY, target_accuracy=1.5), "target_accuracy=1.5: allowed is more than 0, at most 1"),
+        (lambda: with_source(TINY, target_accuracy=math.nan), "target_accuracy=nan: allowed is"),
         (lambda: replace(TINY, steps=4), "optim.warmup_steps=5: allowed is at most steps=4"),
-        (lambda: OptimConfig("sgd"), "optim.name=sgd: allowed is adafactor | adamw | muon"),
-        (lambda: OptimConfig(lr=math.nan), "optim.lr=nan: allowed is more than 0"),
-        (lambda: OptimConfig(betas=(0.9, 1.0)), "optim.betas=(0.9, 1.0): allowed is"),
-        (lambda: OptimConfig(weight_decay=math.nan), "optim.weight_decay=nan: allowed is 0 or more"),
-        (lambda: OptimConfig(clip_norm=0.0), "optim.clip_norm=0.0: allowed is more than 0"),
+        (lambda: with_optimizer(TINY.optim, "sgd"), "optim.name=sgd: allowed is adafactor | adamw | muon"),
+        (lambda: AdafactorConfig(lr=math.nan), "optim.lr=nan: allowed is more than 0"),
+        (lambda: AdamWConfig(betas=(0.9, 1.0)), "optim.betas=(0.9, 1.0): allowed is"),
+        (lambda: AdamWConfig(weight_decay=math.nan), "optim.weight_decay=nan: allowed is 0 or more"),
+        (lambda: AdamWConfig(clip_norm=0.0), "optim.clip_norm=0.0: allowed is more than 0"),
         (
             lambda: replace(TINY, model=replace(TINY.model, vocab_size=2)).resolved(),
-            "model.vocab_size=2: allowed is the task's 4 or more",
+            "model.vocab_size=2: allowed is 4 or more, as many as phop has tokens",
         ),
         (
             lambda: replace(TINY, model=replace(TINY.model, max_len=7)).resolved(),
-            "model.max_len=7: allowed is the task's 8 or more",
+            "model.max_len=7: allowed is 8 or more, the length of phop",
         ),
     ],
 )
@@ -309,7 +313,7 @@ def test_numbers_of_another_type_are_told_before_anything_is_written(tmp_path: P
 
 
 def test_whole_numbers_do_for_fractions(tmp_path: Path) -> None:
-    config = replace(TINY, target_accuracy=1, optim=replace(TINY.optim, weight_decay=0))
+    config = with_source(replace(TINY, optim=replace(TINY.optim, weight_decay=0)), target_accuracy=1)
     assert train(config, tmp_path, replace(CPU, time_limit=0)).step == 1
     assert Run.load(tmp_path).find("last").step == 1
     assert train(Run.load(tmp_path).config, tmp_path, replace(CPU, time_limit=0)).step == 2

@@ -7,24 +7,31 @@ from dataclasses import dataclass
 import torch
 
 from loopt.model import LoopedTransformer
+from loopt.scoring import read_out
 
 
 @dataclass(frozen=True)
 class LoopAnswer:
-    """The model's first choice at every position if it stopped after this loop, and how sure it is of it."""
+    """What the model would say at every position if its loopable block ran ``loops`` times."""
 
-    block: int
-    loop: int
-    choices: list[int]
-    confidences: list[float]
+    loops: int
+    choices: list[list[int]]
+    """The likeliest tokens at each position, the first choice first."""
+    probabilities: list[list[float]]
+    """Of these tokens."""
+    entropy: list[float]
+    """Of the whole distribution at each position, in nats."""
 
 
 @torch.no_grad()
-def answers_by_loop(model: LoopedTransformer, tokens: list[int], loops: int | None = None) -> list[LoopAnswer]:
-    """For one example, what is read out after every loop of every block."""
+def answers_by_loop(
+    model: LoopedTransformer, tokens: list[int], loops: int | None = None, top: int = 1
+) -> list[LoopAnswer]:
+    """Returns, for one example, what is read out after every loop of the loopable block."""
     device = model.token_embedding.weight.device
     answers = []
     for thought in model.thoughts(torch.tensor([tokens], device=device), loops):
-        confidences, choices = thought.probabilities[0].max(dim=-1)  # [T, V] -> [T]
-        answers.append(LoopAnswer(thought.block, thought.loop, choices.tolist(), confidences.tolist()))
+        said = read_out(model, thought.state, top)
+        columns = (said.tokens, said.probabilities, said.entropy)
+        answers.append(LoopAnswer(thought.loops, *(column[0].tolist() for column in columns)))
     return answers

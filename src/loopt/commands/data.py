@@ -14,10 +14,11 @@ from rich.table import Table
 from loopt.commands.parsing import choose, parse_options
 from loopt.errors import InputError
 from loopt.files import write_atomically
-from loopt.text.index import SPLITS, Index
+from loopt.source import SPLITS
+from loopt.text.corpus import Corpus
+from loopt.text.index import Index
 from loopt.text.prepare import Settings, available_cores, prepare
 from loopt.text.progress import PreparingLine
-from loopt.text.sources import Corpus
 from loopt.text.tokenizer import train_tokenizer
 
 USAGE = """\
@@ -27,17 +28,18 @@ usage: loopt data prepare --source SPEC ... --tokenizer FILE_OR_NAME --out DIR
 
 Text to tokens that a language model trains on. For example:
 
-  loopt data tokenizer --source examples/persuasion --vocab-size 2048 --out tokenizer.json
-  loopt data prepare --source examples/persuasion --tokenizer tokenizer.json --validation 0.1 --out data/persuasion
+  loopt data tokenizer --source examples/persuasion --vocab-size 2048 --out data/tokenizer.json
+  loopt data prepare --source examples/persuasion --tokenizer data/tokenizer.json --validation 0.1 --test 0.1 \\
+    --out data/persuasion
   loopt data show data/persuasion
 """
 
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """Turn text into shards of tokens. The same command goes on where it was stopped or killed. For example:
+    """Turn text into shards of tokens. The same command resumes where it was stopped or killed. For example:
 
-    loopt data prepare --source examples/persuasion --tokenizer tokenizer.json --validation 0.1 --out data/persuasion
+    loopt data prepare --source texts/ --tokenizer data/tokenizer.json --out data/mine
     """
 
     settings: Annotated[Settings, tyro.conf.arg(name="")]
@@ -51,13 +53,15 @@ class PrepareOptions:
 class TokenizerOptions:
     """Train a byte-level BPE tokenizer. For example:
 
-    loopt data tokenizer --source examples/persuasion --vocab-size 2048 --out tokenizer.json
+    loopt data tokenizer --source examples/persuasion --vocab-size 2048 --out data/tokenizer.json
     """
 
     source: tuple[str, ...]
     """Files, folders or globs of .txt, .jsonl or .parquet, or hf:NAME[:CONFIG[:SPLIT]]."""
     vocab_size: int
+    """How many different tokens."""
     out: Path
+    """The file to write."""
     text_field: str = "text"
     """Where the text is in a line of JSON or a row."""
 
@@ -70,11 +74,13 @@ class ShowOptions:
     """
 
     directory: tyro.conf.Positional[Path]
+    """What `loopt data prepare` made."""
     verify: bool = False
     """Read every token and compare with the hashes in the index."""
 
 
 def main(arguments: list[str]) -> int:
+    """Runs the command."""
     action = choose(arguments, USAGE, "data command", ["prepare", "tokenizer", "show"])
     match action:
         case ("prepare", options):
@@ -130,7 +136,7 @@ def _show(options: ShowOptions) -> None:
     print(f"sources        {' '.join(data.index.sources)}")
     baseline = unigram(data)
     print(f"unigram model  entropy {baseline.train_entropy:.3f} bits a token on train", end="")
-    print(f", perplexity {baseline.validation_perplexity:,.1f} on validation" if baseline.validation_perplexity else "")
+    print("".join(f", perplexity {value:,.1f} on {split}" for split, value in baseline.perplexity.items()))
     sample = next(data.chunks("train"))[:64].tolist()
     print(f"train begins   {data.tokenizer_file().tokenizer.decode(sample, skip_special_tokens=False)!r}")
 

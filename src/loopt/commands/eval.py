@@ -4,31 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import torch
 import tyro
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
-from torch import Tensor
 
-from loopt.commands.parsing import parse_options
+from loopt.commands.parsing import checkpoint_named, parse_options
 from loopt.devices import DeviceName, pick_device
 from loopt.errors import InputError
-from loopt.evaluation import exact_match
-from loopt.evaluation.perplexity import mean_loss, perplexity
 from loopt.model import LoopedTransformer
 from loopt.plan import LoopPlan
-from loopt.runs import Run, TrainConfig
-from loopt.tasks import registry
-from loopt.text.token_data import TokenData
-from loopt.training.text_work import LanguageLoss, open_data
+from loopt.runs import Run
+from loopt.scoring import exact_match, perplexity, text_loss
+from loopt.tasks import Task, registry
+from loopt.text.source import Text
 
 Plans = dict[int | None, LoopPlan]
 """By the number of loops that the model is told to run; none for the plan it was trained with."""
+Rows = Iterator[tuple[LoopPlan, list[str]]]
 
 
 @dataclass(frozen=True)
@@ -49,79 +45,67 @@ class Options:
     by_difficulty: bool = False
     """A row for each difficulty of the task, instead of one for all: of i-GSM, how many statements are needed."""
     split: Literal["validation", "test"] = "test"
+    """test, or the examples that chose the checkpoint."""
     examples: int = 8192
     """How many examples, or sequences of text; of text at most all that was held out."""
     data: str | None = None
     """Where the text lies now, if not where the run found it."""
     device: DeviceName = "auto"
+    """Where to run the model."""
 
 
 def main(arguments: list[str]) -> int:
+    """Runs the command."""
     options = parse_options(Options, arguments, "loopt eval")
     if options.examples < 1:
         raise InputError(f"examples={options.examples}: allowed is 1 or more")
     run = Run.load(options.run)
-    if options.by_difficulty and not (run.config.task and run.config.task.difficulties):
-        what = f"task {run.config.task.name}" if run.config.task else "a language model"
-        graded = " | ".join(name for name, task in registry.items() if task().difficulties)
-        raise InputError(f"by-difficulty: {what} has no difficulties to tell apart; allowed is a run of {graded}")
-    step = run.find(_which(options.checkpoint)).step
+    source = run.config.source
+    graded = isinstance(source, Task) and bool(source.difficulties)
+    if options.by_difficulty and not graded:
+        allowed = " | ".join(name for name, task in registry.items() if task().difficulties)
+        raise InputError(
+            f"by-difficulty: {source.name} has no difficulties to tell apart; allowed is a run of {allowed}"
+        )
+    step = run.find(checkpoint_named(options.checkpoint)).step
     trained = run.config.plan_of_checkpoint(step)
     plans: Plans = {loops: trained.with_loops(loops) for loops in options.loops} or {None: trained}
     model = run.load_model(step).to(pick_device(options.device))
-    if run.config.task is not None:
-        of: str = options.split
-        columns: tuple[str, ...] = ("plan", "test", "examples", "accuracy", "loss")
-        lines = _on_task(run.config, model, options, plans)
-    else:
-        of, columns = "held-out text", ("plan", "tokens", "perplexity", "loss")
-        data = open_data(replace(run.config, data=options.data or run.config.data))
-        lines = _on_text(run.config, data, model, options, plans)
-    table = Table(*columns, title=f"{options.run}, step {step}, {of}", title_justify="left")
+    columns, rows = _measurement(run, model, options, plans)
+    table = Table(*columns, title=f"{options.run}, step {step}, {options.split}", title_justify="left")
     for column in table.columns:
         column.justify = "right"
     console = Console()
     with Live(table, console=console):  # what is measured is seen at once, as far as the screen holds it
-        for plan, cells in lines:
+        for plan, cells in rows:
             table.add_row(f"{plan} (trained)" if plan == trained else str(plan), *cells)
     if not console.is_terminal:
         console.line()  # the last line is left open otherwise
     return 0
 
 
-def _on_task(
-    config: TrainConfig, model: LoopedTransformer, options: Options, plans: Plans
-) -> Iterator[tuple[LoopPlan, list[str]]]:
-    tasks = config.task.difficulties if options.by_difficulty else config.task.tests
+def _measurement(run: Run, model: LoopedTransformer, options: Options, plans: Plans) -> tuple[tuple[str, ...], Rows]:
+    """Returns the columns of the table, and its rows as they are measured."""
+    match run.config.source:
+        case Task() as task:
+            return ("plan", "test", "examples", "accuracy", "loss"), _on_task(task, model, options, plans)
+        case Text() as text:
+            text = replace(text, data=options.data or text.data).prepared(options.run)
+            return ("plan", "tokens", "perplexity", "loss"), _on_text(text, model, options, plans)
+    raise TypeError(run.config.source)
+
+
+def _on_task(task: Task, model: LoopedTransformer, options: Options, plans: Plans) -> Rows:
+    tests = task.difficulties if options.by_difficulty else task.tests
     for loops, plan in plans.items():
-        for name, task in tasks.items():
-            score = exact_match(model, task, options.split, options.examples, config.batch_size, loops)
+        for name, test in tests.items():
+            score = exact_match(model, test, options.split, options.examples, loops)
             yield plan, [name, str(score.examples), f"{score.accuracy:.2%}", f"{score.loss:.4f}"]
 
 
-def _on_text(
-    config: TrainConfig, data: TokenData, model: LoopedTransformer, options: Options, plans: Plans
-) -> Iterator[tuple[LoopPlan, list[str]]]:
-    """The text has no split of its own for tests: what was not trained on is its validation split."""
-    length, device = config.model.max_len, model.token_embedding.weight.device
-    sequences = min(options.examples, data.sequences("validation", length))
-    loss_of = LanguageLoss(model, compiled=False)
-
-    def summed(loops: int | None, tokens: Tensor, weights: Tensor) -> Tensor:
-        with torch.autocast("cuda", torch.bfloat16, enabled=tokens.is_cuda):
-            loss: Tensor = loss_of(tokens, weights, loops)
-        return loss
-
+def _on_text(text: Text, model: LoopedTransformer, options: Options, plans: Plans) -> Rows:
+    length = model.config.max_len
+    sequences = min(options.examples, text.tokens.sequences(options.split, length))
     for loops, plan in plans.items():
-        summed_so = partial(summed, loops)
-        loss = float(mean_loss(summed_so, data, "validation", length, sequences, min(8, sequences), device))
+        loss = text_loss(model, text.tokens, options.split, sequences, loops)
         yield plan, [f"{sequences * length:,}", f"{perplexity(loss):.3f}", f"{loss:.4f}"]
-
-
-def _which(checkpoint: str) -> Literal["best", "last"] | int:
-    if checkpoint.isdecimal():
-        return int(checkpoint)
-    match checkpoint:
-        case "best" | "last":
-            return checkpoint
-    raise InputError(f"checkpoint={checkpoint}: allowed is best | last | a step, such as 500")

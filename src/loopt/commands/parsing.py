@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
+import dataclasses
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
-from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
+from tyro.constructors import (
+    ConstructorRegistry,
+    PrimitiveConstructorSpec,
+    PrimitiveTypeInfo,
+    StructConstructorSpec,
+    StructTypeInfo,
+)
 
 from loopt.errors import InputError
 from loopt.plan import LoopPlan
@@ -30,16 +36,48 @@ def _plan_as_text(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[LoopPlan]
     )
 
 
+_flattening: list[type] = []
+
+
+@registry.struct_rule
+def _source_without_prefix(info: StructTypeInfo) -> StructConstructorSpec | None:
+    """Gives the settings of a config's source no prefix: --data and --p rather than --source.data and --source.p."""
+    if getattr(info.type, "__name__", "") != "TrainConfig" or _flattening:
+        return None
+    _flattening.append(info.type)  # so that tyro's own rule makes the fields
+    try:
+        spec = ConstructorRegistry.get_struct_spec(info)
+    finally:
+        _flattening.clear()
+    if not isinstance(spec, StructConstructorSpec):
+        return None
+    fields = [
+        dataclasses.replace(field, type=Annotated[type(field.default), tyro.conf.arg(name="")])  # type: ignore[arg-type]
+        if field.name == "source"
+        else field
+        for field in spec.fields
+    ]
+    return dataclasses.replace(spec, fields=tuple(fields))
+
+
 def parse_options(kind: type[Options], arguments: list[str], prog: str, **options: Any) -> Options:
-    """Fill a dataclass from the command line; its docstrings are the help."""
+    """Returns a dataclass filled from the command line; its docstrings are the help."""
     config = (tyro.conf.AvoidSubcommands,)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The field `task` is annotated", UserWarning)  # None with text: see its field
-        return tyro.cli(kind, args=arguments, prog=prog, registry=registry, config=config, **options)
+    return tyro.cli(kind, args=arguments, prog=prog, registry=registry, config=config, **options)
+
+
+def checkpoint_named(name: str) -> Literal["best", "last"] | int:
+    """Returns which checkpoint is meant: best, last, or a step."""
+    if name.isdecimal():
+        return int(name)
+    match name:
+        case "best" | "last":
+            return name
+    raise InputError(f"checkpoint={name}: allowed is best | last | a step, such as 500")
 
 
 def choose(arguments: list[str], usage: str, what: str, allowed: Sequence[str]) -> tuple[str, list[str]] | None:
-    """The first word, which must be one of ``allowed``, and the rest; None after printing the usage."""
+    """Returns the first word, which must be one of ``allowed``, and the rest; None after printing the usage."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage, end="")
         return None
@@ -49,4 +87,5 @@ def choose(arguments: list[str], usage: str, what: str, allowed: Sequence[str]) 
 
 
 def first_line(documented: object) -> str:
+    """Returns the first line of a docstring."""
     return (documented.__doc__ or "").strip().splitlines()[0]

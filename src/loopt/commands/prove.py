@@ -220,10 +220,9 @@ def _report(name: str, proof: Proof, options: Options) -> None:
 
 def _compare(directory: Path, seed: int) -> int:
     run = Run.load(directory)
-    if not isinstance(run.config.task, PHop):
-        trained_on = f"task {run.config.task.name}" if run.config.task else "text"
-        raise InputError(f"compare={directory}: a run of {trained_on}; allowed is one of task phop")
-    model = run.load_model("best")
-    comparison = compare(model, run.config.task, seed=seed)
+    task = run.config.source
+    if not isinstance(task, PHop):
+        raise InputError(f"compare={directory}: a run on {task.name}; allowed is one on phop")
+    comparison = compare(run.load_model("best"), task, seed=seed)
     Console().print(comparison_table(comparison, str(directory)))
     return 0 if comparison.built[-1].accuracies[-1] == 1.0 else 1

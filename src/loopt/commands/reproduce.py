@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,7 +23,7 @@ from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.reproduce.experiment import Experiment, Job, Scale, jobs_of
 from loopt.reproduce.quick import QuickResult, claim, quick
 from loopt.reproduce.ray_launcher import run_on_ray
-from loopt.reproduce.sweep import Places, run_locally, state_of
+from loopt.reproduce.sweep import Folders, run_locally, state_of
 from loopt.reproduce.table import build_sheet, by_difficulty, by_loops
 from loopt.training import Session, presets
 
@@ -42,19 +43,24 @@ Train the models behind a table or figure and show ours beside the paper's.
   group          words in S5 and A5, the problem of Theorem 5.1
   loops          p-hop and i-GSM with 1 to 24 loops, trained with 6 and with a random number
   status         what is finished and what is missing, of all of them
-  table          a table again, from the files in results/ alone
+  table          a table again, from the result files alone
 
---scale cpu is a miniature that ends in minutes; short has the paper's model and task and fewer steps; paper is the
-appendix's setting. For example:
+--scale cpu is a miniature that ends in minutes; short has the paper's model and fewer steps; paper is the appendix's
+setting. Results go to runs/results; `status` and `table` show them beside the project's own, which are in results/.
+For example:
 
+  loopt reproduce phop --scale cpu --rows 1x1 1x6
   loopt reproduce phop --scale short --time-limit 1500
 """
+
+PROJECT_RESULTS = Path("results")
+"""Where a clone has the result files that the project's documents go by."""
 
 
 @dataclass(frozen=True)
 class QuickOptions:
     """On p-hop, train one layer, the same layer looped 4 times, and 4 layers; print the table and write a page with the
-    curves and one instance solved loop by loop. Run again, it goes on where it was. For example:
+    curves and one instance solved loop by loop. Run again, it resumes where it was. For example:
 
     loopt reproduce quick --out runs/quick --seed 1
     """
@@ -68,8 +74,10 @@ class QuickOptions:
 
 @dataclass(frozen=True)
 class ExperimentOptions:
+    """Which runs of an experiment to train, and how."""
+
     scale: Scale = "cpu"
-    """cpu: a miniature; short: the paper's model and task, fewer steps; paper: the appendix's setting."""
+    """cpu: a miniature; short: the paper's model, fewer steps; paper: the appendix's setting."""
     rows: tuple[LoopPlan, ...] = ()
     """Only these rows, such as 1x6 6x1; all unless given."""
     seeds: int | None = None
@@ -80,40 +88,48 @@ class ExperimentOptions:
     launcher: Literal["local", "ray"] = "local"
     """local: in this process; ray: side by side, on the Ray cluster that RAY_ADDRESS names or that runs here,
     else on one that is started here and ends with the command. Every node needs loopt, and must see the directories of
-    runs and results under the same path. A run whose worker dies goes on from its last checkpoint in another."""
+    runs and results under the same path. A run whose worker dies resumes from its last checkpoint in another."""
     gpus_per_run: float = 1.0
     """With ray, the share of a GPU that a run takes, where the cluster has any; 0 trains on the CPU. On the CPU a run
     takes one core."""
-    places: Annotated[Places, tyro.conf.arg(name="")] = field(default_factory=Places)
+    folders: Annotated[Folders, tyro.conf.arg(name="")] = field(default_factory=Folders)
     session: Annotated[Session, tyro.conf.arg(name="")] = field(default_factory=Session)
 
 
 @dataclass(frozen=True)
 class StatusOptions:
-    """What is finished and what is missing. For example:
+    """What is finished and what is missing, of runs here and of the project's own. For example:
 
     loopt reproduce status --scale short
     """
 
     scale: Scale = "cpu"
-    places: Annotated[Places, tyro.conf.arg(name="")] = field(default_factory=Places)
+    """Which runs: cpu, short or paper."""
+    folders: Annotated[Folders, tyro.conf.arg(name="")] = field(default_factory=Folders)
 
 
 @dataclass(frozen=True)
 class TableOptions:
-    """A table from the result files alone. For example:
+    """A table from the result files alone: of those measured here, and of the project's own. For example:
 
     loopt reproduce table phop --scale short --format markdown
+    loopt reproduce table phop --scale short --results results
     """
 
     name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
     """Which experiment."""
     scale: Scale = "cpu"
+    """Which runs: cpu, short or paper."""
     format: Literal["terminal", "markdown", "latex"] = "terminal"
-    results: Path = Path("results")
+    """How to print it."""
+    rows: tuple[LoopPlan, ...] = ()
+    """Only these rows, compared on the seeds that they share; all unless given."""
+    results: tuple[Path, ...] = (Folders.results, PROJECT_RESULTS)
+    """Where the result files are; a table for each folder that has any."""
 
 
 def main(arguments: list[str]) -> int:
+    """Runs the command."""
     chosen = choose(arguments, USAGE, "experiment", ["quick", *EXPERIMENTS, "status", "table"])
     if chosen is None:
         return 0
@@ -127,14 +143,14 @@ def main(arguments: list[str]) -> int:
     name, rest = chosen
     prog = f"loopt reproduce {name}"
     description = (
-        f"{EXPERIMENTS[name].title}: train every row that is not finished yet, and show the table. Run again, it goes "
-        f"on where it was. For example:\n\n{prog} --scale short --rows 1x6 6x1 --time-limit 1500"
+        f"{EXPERIMENTS[name].title}: train every row that is not finished yet, and show the table. Run again, it "
+        f"resumes where it was. For example:\n\n{prog} --scale short --rows 1x6 6x1 --time-limit 1500"
     )
     return _experiment(EXPERIMENTS[name], parse_options(ExperimentOptions, rest, prog, description=description))
 
 
 def _quick(options: QuickOptions) -> int:
-    done = quick(replace(presets.phop_cpu(), seed=options.seed), options.out, options.session)
+    done = quick(replace(presets.phop_cpu(), seed=options.seed), options.out, options.session, print)
     if not isinstance(done, QuickResult):
         return report_stop(done, options.out)
     console = Console()
@@ -148,13 +164,13 @@ def _experiment(experiment: Experiment, options: ExperimentOptions) -> int:
     require_matplotlib()
     jobs = _selected(experiment, options)
     if options.launcher == "ray":
-        stopped, diverged = run_on_ray(jobs, options.places, options.session, print, options.gpus_per_run)
+        stopped, diverged = run_on_ray(jobs, options.folders, options.session, print, options.gpus_per_run)
     else:
-        stopped, diverged = run_locally(jobs, options.places, options.session, print, options.together)
-    _show(experiment, options.scale, options.places)
+        stopped, diverged = run_locally(jobs, options.folders, options.session, print, options.together)
+    _show(experiment, options.scale, options.folders)
     if stopped is not None:
-        missing = sum(job.read_result(options.places.results) is None for job in jobs)
-        print(f"{stopped.reason}: {missing} of {len(jobs)} runs are not finished; the same command goes on")
+        missing = sum(job.read_result(options.folders.results) is None for job in jobs)
+        print(f"{stopped.reason}: {missing} of {len(jobs)} runs are not finished; the same command resumes")
         return 128 + stopped.signal if stopped.signal else 0
     if diverged:
         print(f"diverged: {', '.join(diverged)}")
@@ -165,30 +181,33 @@ def _selected(experiment: Experiment, options: ExperimentOptions) -> list[Job]:
     seeds = options.seeds if options.seeds is not None else experiment.seeds_at(options.scale)
     if seeds < 1:
         raise InputError(f"seeds={seeds}: allowed is 1 or more")
-    plans = [row.plan for row in experiment.rows]
-    for plan in options.rows:
-        if plan not in plans:
-            raise InputError(f"rows={plan}: allowed is {' | '.join(map(str, plans))}")
-    return [
-        job for job in jobs_of(experiment, options.scale, seeds) if not options.rows or job.row.plan in options.rows
-    ]
+    return jobs_of(_with_rows(experiment, options.rows), options.scale, seeds)
 
 
-def _show(experiment: Experiment, scale: Scale, places: Places) -> None:
-    """Print the table, and write it beside the results in the other forms."""
-    sheet = build_sheet(experiment, scale, places.results)
+def _with_rows(experiment: Experiment, plans: Sequence[LoopPlan]) -> Experiment:
+    """Returns the experiment with these rows alone; with all of them where none is named."""
+    known = [row.plan for row in experiment.rows]
+    for plan in plans:
+        if plan not in known:
+            raise InputError(f"rows={plan}: allowed is {' | '.join(map(str, known))}")
+    return replace(experiment, rows=tuple(row for row in experiment.rows if not plans or row.plan in plans))
+
+
+def _show(experiment: Experiment, scale: Scale, folders: Folders) -> None:
+    """Prints the table, and writes it beside the results in the other forms."""
+    sheet = build_sheet(experiment, scale, folders.results)
     Console().print(sheets.terminal(sheet))
-    folder = places.results / experiment.name / scale
+    folder = folders.results / experiment.name / scale
     with explain_os_errors(f"write {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "table.md").write_text(sheets.markdown(sheet), encoding="utf-8")
         (folder / "table.tex").write_text(sheets.latex(sheet), encoding="utf-8")
         sheets.draw(sheet, folder / "table.png")
         written = ["table.md", "table.tex", "table.png"]
-        if curves := by_loops(experiment, scale, places.results):
+        if curves := by_loops(experiment, scale, folders.results):
             draw_by_loops(curves, experiment.rows[0].plan.blocks[0].loops, folder / "loops.png")
             written.append("loops.png")
-        if graded := by_difficulty(experiment, scale, places.results):
+        if graded := by_difficulty(experiment, scale, folders.results):
             draw_by_difficulty(graded, folder / "difficulty.png")
             written.append("difficulty.png")
     print(f"Also as {', '.join(written)} in {folder}")
@@ -196,13 +215,14 @@ def _show(experiment: Experiment, scale: Scale, places: Places) -> None:
 
 def _status(options: StatusOptions) -> int:
     table = Table(title=f"Scale {options.scale}", title_justify="left")
-    for column in ("experiment", "run", "state"):
+    for column in ("experiment", "run", f"here, {options.folders.results}", f"the project's, {PROJECT_RESULTS}"):
         table.add_column(column)
+    project = replace(options.folders, results=PROJECT_RESULTS, runs=PROJECT_RESULTS)
     for experiment in EXPERIMENTS.values():
         for job in jobs_of(experiment, options.scale, experiment.seeds_at(options.scale)):
-            state = state_of(job, options.places)
-            style = "green" if state == "finished" else "dim" if state == "missing" else "yellow"
-            table.add_row(experiment.name, job.name, state, style=style)
+            here, theirs = state_of(job, options.folders), state_of(job, project)
+            style = "green" if here.startswith("finished") else "dim" if here == "missing" else "yellow"
+            table.add_row(experiment.name, job.name, here, theirs, style=style)
     Console().print(table)
     return 0
 
@@ -210,12 +230,16 @@ def _status(options: StatusOptions) -> int:
 def _table(options: TableOptions) -> int:
     if options.name not in EXPERIMENTS:
         raise InputError(f"experiment {options.name!r} is not known; allowed are {', '.join(EXPERIMENTS)}")
-    sheet = build_sheet(EXPERIMENTS[options.name], options.scale, options.results)
-    match options.format:
-        case "terminal":
-            Console().print(sheets.terminal(sheet))
-        case "markdown":
-            print(sheets.markdown(sheet), end="")
-        case "latex":
-            print(sheets.latex(sheet), end="")
+    experiment = _with_rows(EXPERIMENTS[options.name], options.rows)
+    measured = [folder for folder in options.results if any((folder / experiment.name / options.scale).glob("*.json"))]
+    for folder in measured or options.results[:1]:
+        sheet = build_sheet(experiment, options.scale, folder)
+        sheet = replace(sheet, title=f"{sheet.title}, from {folder}")
+        match options.format:
+            case "terminal":
+                Console().print(sheets.terminal(sheet))
+            case "markdown":
+                print(sheets.markdown(sheet))
+            case "latex":
+                print(sheets.latex(sheet))
     return 0

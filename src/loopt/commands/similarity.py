@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,9 +11,10 @@ from typing import Literal
 import tyro
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from loopt.commands.parsing import parse_options
-from loopt.errors import InputError
+from loopt.errors import InputError, MissingPackageError
 from loopt.files import explain_os_errors, write_atomically
 from loopt.model import Layer
 from loopt.report.heatmaps import draw_heatmaps
@@ -40,6 +42,7 @@ class Options:
 
 
 def main(arguments: list[str]) -> int:
+    """Runs the command."""
     options = parse_options(Options, arguments, "loopt similarity")
     model = Run.load(options.run).load_model(options.checkpoint)
     layers = [layer_groups(layer) for layer in model.loop.layers if isinstance(layer, Layer)]
@@ -62,6 +65,14 @@ def main(arguments: list[str]) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         cosines = {group: matrix.tolist() for group, matrix in matrices.items()}
         write_atomically(folder / "similarity.json", json.dumps(cosines) + "\n")
-    draw_heatmaps(matrices, folder / "similarity.png")
-    print(f"All cosines: {folder / 'similarity.json'}; drawn: {folder / 'similarity.png'}")
+    print(f"All cosines: {folder / 'similarity.json'}; {_drawn(matrices, folder / 'similarity.png')}")
     return 0
+
+
+def _drawn(matrices: Mapping[str, Tensor], path: Path) -> str:
+    """Draws the heatmaps where that can be done, and says where they are: the numbers are of use without them."""
+    try:
+        draw_heatmaps(matrices, path)
+    except MissingPackageError as error:
+        return f"not drawn: {error}"
+    return f"drawn: {path}"

@@ -13,6 +13,7 @@ from rich.table import Table
 from loopt import tasks
 from loopt.commands.parsing import choose, first_line, parse_options
 from loopt.errors import InputError
+from loopt.source import Split
 from loopt.tasks.audit import Audit, audit
 
 USAGE = """\
@@ -29,26 +30,36 @@ usage: loopt tasks list
 
 @dataclass(frozen=True)
 class ShowOptions:
+    """Which instance to print."""
+
     task: Annotated[tasks.Task, tyro.conf.arg(name="")]
     index: int = 0
     """Which example of the split."""
     seed: int = 0
-    split: tasks.Split = "test"
+    """Of the examples."""
+    split: Split = "test"
+    """train, validation or test."""
 
 
 @dataclass(frozen=True)
 class AuditOptions:
+    """What to look at."""
+
     task: Annotated[tasks.Task, tyro.conf.arg(name="")]
     examples: int = 100_000
     """How many train examples to look at, and how many of each test."""
     seed: int = 0
+    """Of the examples."""
     markdown: bool = False
     """Print the table as Markdown."""
 
 
 def main(arguments: list[str]) -> int:
+    """Runs the command."""
     action = choose(arguments, USAGE, "tasks command", ["list", "show", "audit"])
-    if action and action[0] == "list":
+    if action and action[1][:1] in (["-h"], ["--help"]):
+        print(USAGE, end="")
+    elif action and action[0] == "list":
         if action[1]:
             raise InputError(f"tasks list: {action[1][0]!r} is not known; it takes no options")
         for name, kind in tasks.registry.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,23 +12,18 @@ import tyro
 from loopt.commands.parsing import choose, first_line, parse_options
 from loopt.errors import InputError
 from loopt.runs import TrainConfig, read_config
-from loopt.text.index import INDEX, UNFINISHED, Index
-from loopt.text.prepare import Settings, prepare
-from loopt.text.sources import Corpus
-from loopt.text.tokenizer import train_tokenizer
-from loopt.training import Outcome, Session, presets, train
+from loopt.runs.optimizers import with_optimizer
+from loopt.text.source import VOCABULARY, Text
+from loopt.training import Callback, Outcome, Session, presets, train
 from loopt.training.parallel import Ranks
-from loopt.training.trainer import resolve
-
-WORDS, VALIDATION = 2048, 0.1
-"""For text that comes as files: a small vocabulary, and a share held out that also few documents can give."""
+from loopt.training.trainer import Trainer
 
 USAGE = """\
 usage: loopt train PRESET [options]
        loopt train --from RUN/config.json [options]
        loopt train --from results/NAME/SCALE/RUN.json [options]
 
-Train a model. The same command on the same --run goes on where it was stopped or killed.
+Train a model. The same command on the same --run resumes it where it was stopped or killed.
 
 {presets}
 
@@ -37,6 +31,7 @@ Train a model. The same command on the same --run goes on where it was stopped o
 
   loopt train phop-cpu --model.plan 2x2 --optim.lr 3e-3 --run runs/two-by-two --time-limit 60
   loopt train lm-cpu --data examples/persuasion
+  loopt train phop-cpu --optim.name muon --optim.lr 4e-3 --run runs/muon
   torchrun --nproc-per-node 8 -m -- loopt train lm-1b --model.plan 4x6 --data data/pile --parallel fsdp
 
 A language model's --data is a directory that `loopt data prepare` made. Files of text will do too: they are prepared
@@ -46,6 +41,8 @@ first, with a tokenizer of {words} words trained on them.
 
 @dataclass(frozen=True)
 class Options:
+    """What to train, where, and how."""
+
     run: Path
     """Directory of the run: config, metrics, checkpoints, result."""
     config: Annotated[TrainConfig, tyro.conf.arg(name="")]
@@ -53,34 +50,24 @@ class Options:
 
 
 def main(arguments: list[str]) -> int:
+    """Runs the command."""
     if arguments[:1] == ["--from"]:
         if len(arguments) < 2:
             raise InputError("--from: which config? Give the path of a run's config.json, or of a result file")
-        source, rest = Path(arguments[1]), arguments[2:]
-        run = source.parent if source.name == "config.json" else Path("runs") / source.stem
-        prog, default = f"loopt train --from {source}", Options(run, read_config(source), Session())
+        given, rest = Path(arguments[1]), arguments[2:]
+        run = given.parent if given.name == "config.json" else Path("runs") / given.stem
+        prog, config = f"loopt train --from {given}", read_config(given)
     else:
         lines = "\n".join(f"  {name:10} {first_line(preset)}" for name, preset in presets.PRESETS.items())
-        usage = USAGE.format(presets=lines, words=WORDS)
+        usage = USAGE.format(presets=lines, words=VOCABULARY)
         chosen = choose(arguments, usage, "preset", list(presets.PRESETS))
         if chosen is None:
             return 0
         name, rest = chosen
-        prog = f"loopt train {name}"
-        default = Options(Path("runs") / name, presets.PRESETS[name](), Session())
-    changes = "--model.plan 2x2 --optim.lr 3e-3 --run runs/two-by-two --time-limit 60"
-    if default.config.task is None:
-        changes = "--data data/mine --model.plan 4x6 --batch-size 64 --run runs/four-by-six"
-    example = f"{prog} {changes}"
-    description = f"Train a model, or go on with a run that was stopped. For example:\n\n{example}"
-    options = parse_options(Options, rest, prog, default=default, description=description)
-    config = _with_data(options.config, options.run)
-    first = Ranks.told().first  # it speaks for all
-    if config.task is None and first:
-        model = resolve(config, options.run).model
-        print(f"{options.run}: plan {model.plan}, {model.parameters():,} parameters", file=sys.stderr)
-    outcome = train(config, options.run, options.session)
-    if not first:
+        prog, run, config = f"loopt train {name}", Path("runs") / name, presets.PRESETS[name]()
+    options = _parse(prog, Options(run, config, Session()), rest)
+    outcome = train(options.config, options.run, options.session, callbacks=[_Announcement()])
+    if not Ranks.from_environment().first:  # the first rank speaks for all
         return 128 + outcome.signal if outcome.signal else 0
     if not outcome.finished:
         return report_stop(outcome, options.run)
@@ -88,45 +75,48 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _parse(prog: str, default: Options, arguments: list[str]) -> Options:
+    changes = "--model.plan 2x2 --optim.lr 3e-3 --run runs/two-by-two --time-limit 60"
+    if isinstance(default.config.source, Text):
+        changes = "--data data/mine --model.plan 4x6 --batch-size 64 --run runs/four-by-six"
+    description = (
+        f"Train a model, or resume a run that was stopped. For example:\n\n{prog} {changes}\n\n"
+        "--optim.name adafactor | adamw | muon takes another optimizer."
+    )
+    optimizer, arguments = _take_option(arguments, "--optim.name")
+    if optimizer is not None:
+        config = default.config
+        default = replace(default, config=replace(config, optim=with_optimizer(config.optim, optimizer)))
+    return parse_options(Options, arguments, prog, default=default, description=description)
+
+
+def _take_option(arguments: list[str], name: str) -> tuple[str | None, list[str]]:
+    """Returns the value of an option that decides which others there are, and the arguments without it."""
+    for i, argument in enumerate(arguments):
+        if argument.startswith(f"{name}="):
+            return argument.removeprefix(f"{name}="), arguments[:i] + arguments[i + 1 :]
+        if argument == name:
+            if i + 1 == len(arguments):
+                raise InputError(f"{name}: which? Give a value after it")
+            return arguments[i + 1], arguments[:i] + arguments[i + 2 :]
+    return None, arguments
+
+
+class _Announcement(Callback):
+    """Says what is about to be trained."""
+
+    def begun(self, trainer: Trainer) -> None:
+        model = trainer.config.model
+        print(f"{trainer.run.directory}: plan {model.plan}, {model.parameters():,} parameters", file=sys.stderr)
+
+
 def _figure(result: dict[str, Any]) -> str:
     if "perplexity" in result:
-        return f"perplexity {result['perplexity']:.2f} on {result['test_tokens']:,} tokens of held-out text"
+        return f"perplexity {result['perplexity']:.2f} on {result['test_tokens']:,} tokens of test text"
     return f"accuracy {result['accuracy']:.2%} on {result['test_examples']} test examples"
 
 
-def _with_data(config: TrainConfig, run: Path) -> TrainConfig:
-    """The config with its text prepared: as it is, or from files of text, beside the run."""
-    if config.task is not None:
-        return config
-    if config.data is None:
-        raise InputError("data: which text? Give a directory that `loopt data prepare` made, or files of text")
-    source, prepared = config.data, run.parent / f"{run.name}-data"
-    if (Path(source) / INDEX).exists() or (Path(source) / UNFINISHED).exists():
-        return config
-    corpus = Corpus.find([source], "text")
-    if (prepared / INDEX).exists():
-        _refuse_other_text(source, corpus, prepared)
-    else:
-        if Ranks.told().together:
-            raise InputError(f"data={source}: with several ranks, prepare it first with `loopt data prepare`")
-        print(f"preparing {source} in {prepared}", file=sys.stderr)
-        tokenizer = train_tokenizer((text.text for text, _ in corpus.documents()), WORDS)
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "tokenizer.json"
-            file.write_text(tokenizer.text, encoding="utf-8")
-            prepare(Settings((source,), str(file), validation=VALIDATION), prepared, workers=1)
-    return replace(config, data=str(prepared))
-
-
-def _refuse_other_text(source: str, corpus: Corpus, prepared: Path) -> None:
-    index = Index.read(prepared / INDEX)
-    if index.place != corpus.end or index.sources_sha256 != corpus.identity(corpus.end):
-        raise InputError(
-            f"data={source}: {prepared} was made from {' '.join(index.sources)}, which is not this text or has changed "
-            f"since; choose another --run, or go on with --data {prepared}"
-        )
-
-
 def report_stop(outcome: Outcome, where: Path) -> int:
-    print(f"{where}: {outcome.reason}, saved at step {outcome.step}; the same command goes on from there")
+    """Says why training stopped, and returns the exit code."""
+    print(f"{where}: {outcome.reason}, saved at step {outcome.step}; the same command resumes from there")
     return 128 + outcome.signal if outcome.signal else 0

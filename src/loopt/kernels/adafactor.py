@@ -4,7 +4,7 @@ A matrix is gone through three times, since nothing can be scaled before all of 
 and summed by rows and columns; the update that follows from these sums is measured, and so are the weights; the update
 is made. That reads and writes 24 bytes a weight, which is what takes the time. A sum that several programs have a part
 in is written down in parts, and whoever needs it adds them up in the same order: atomic additions come in any order,
-and a run that goes on from a checkpoint would be rounded differently.
+and a run that resumes from a checkpoint would be rounded differently.
 
 A matrix is [n, m]. Each of across * down programs has COLUMNS of its columns, and of its rows ``tiles`` times ROWS.
 """

@@ -1,11 +1,11 @@
 """Causal attention for short sequences and narrow heads, rotary positions included, as one Triton kernel each way.
 
 The general kernels (cuDNN, flash) are made for long sequences and wide heads, and take one length at a time. These take
-all parts of a batch in one launch, whatever their lengths: a table tells every program its sequence. Queries, keys and
-values are read in the layout the projection wrote them, and turned by their positions on the way in.
+all sequences of a batch in one launch, whatever their lengths: a table tells every program its sequence. Queries, keys
+and values are read in the layout the projection wrote them, and rotated by their positions (RoPE) on the way in.
 
-Turned rows are kept in pairs, columns 0, half, 1, half + 1 and so on: either half is then read once, and the product of
-a query and a key does not mind the order. Rows past the end of a sequence repeat its last one, which needs no mask;
+Rotated rows are kept in pairs, columns 0, half, 1, half + 1 and so on: either half is then read once, and the product
+of a query and a key does not mind the order. Rows past the end of a sequence repeat its last one, which needs no mask;
 they are not written, and in the backward pass weigh nothing.
 """
 
@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from loopt.model import Parts, Rotation
+from loopt.model import Context
 
 MAX_TOKENS = 256
 HEAD_DIMS = (16, 32, 64)
@@ -31,7 +31,7 @@ STEP = 32  # rows that meet a program's block at a time
 
 @triton.jit
 def _rows(start, T, R: tl.constexpr):
-    """R rows from start on, and which row to read for each."""
+    """Returns R rows from start on, and which row to read for each."""
     rows = start + tl.arange(0, R)
     return rows, tl.minimum(rows, T - 1)
 
@@ -49,16 +49,16 @@ def _store(pointer, x, rows, T, stride: tl.constexpr, E: tl.constexpr):
 
 @triton.jit
 def _settle(x):
-    """x as it is. But the compiler can no longer move the change to the layout a product wants up to the loads that x
-    comes from, where it would take the angles, too, through shared memory."""
+    """Returns x as it is. But the compiler can no longer move the change to the layout a product wants up to the loads
+    that x comes from, where it would take the angles, too, through shared memory."""
     if x.dtype.primitive_bitwidth == 16:
         x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2)
     return x
 
 
 @triton.jit
-def _load_turned(pointer, cos, sin, read, stride: tl.constexpr, E: tl.constexpr, ROPE: tl.constexpr):
-    """Rows of queries or keys [R, E], turned by their positions, in pairs."""
+def _load_rotated(pointer, cos, sin, read, stride: tl.constexpr, E: tl.constexpr, ROPE: tl.constexpr):
+    """Loads rows of queries or keys [R, E], rotated by their positions, in pairs."""
     if ROPE:
         half: tl.constexpr = E // 2
         at = (read * stride)[:, None] + tl.arange(0, half)[None, :]
@@ -67,16 +67,16 @@ def _load_turned(pointer, cos, sin, read, stride: tl.constexpr, E: tl.constexpr,
         b = tl.load(pointer + half + at).to(tl.float32)
         c, s = tl.load(cos + angle_at), tl.load(sin + angle_at)
         kind = pointer.dtype.element_ty
-        turned = tl.join((a * c - b * s).to(kind), (b * c + a * s).to(kind))  # [R, half, 2]
-        x = _settle(tl.reshape(turned, (read.shape[0], E)))
+        rotated = tl.join((a * c - b * s).to(kind), (b * c + a * s).to(kind))  # [R, half, 2]
+        x = _settle(tl.reshape(rotated, (read.shape[0], E)))
     else:
         x = _load(pointer, read, stride, E)
     return x
 
 
 @triton.jit
-def _store_turned_back(pointer, x, cos, sin, rows, read, T, stride: tl.constexpr, E: tl.constexpr, ROPE: tl.constexpr):
-    """Write the gradient [R, E] of turned rows, in pairs, as that of the rows before turning."""
+def _store_unrotated(pointer, x, cos, sin, rows, read, T, stride: tl.constexpr, E: tl.constexpr, ROPE: tl.constexpr):
+    """Stores the gradient [R, E] of rotated rows, in pairs, as that of the rows before rotation."""
     if ROPE:
         half: tl.constexpr = E // 2
         at = pointer + (rows * stride)[:, None] + tl.arange(0, half)[None, :]
@@ -94,9 +94,9 @@ def _forward_step(
     q, rows, best, total, mixed, qkv, cos, sin, start, T, scale,
     H: tl.constexpr, E: tl.constexpr, STEP: tl.constexpr, ROPE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Queries [BLOCK, E] look at STEP more keys."""
+    """Has queries [BLOCK, E] look at STEP more keys."""
     keys, read = _rows(start, T, STEP)
-    k = _load_turned(qkv + H * E, cos, sin, read, 3 * H * E, E, ROPE)
+    k = _load_rotated(qkv + H * E, cos, sin, read, 3 * H * E, E, ROPE)
     v = _load(qkv + 2 * H * E, read, 3 * H * E, E)
     scores = tl.dot(q, tl.trans(k))  # [BLOCK, STEP]
     if MASKED:
@@ -114,13 +114,13 @@ def _forward_kernel(
     qkv, cos, sin, out, lse, table, N, scale,
     H: tl.constexpr, E: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr, ROPE: tl.constexpr,
 ):  # fmt: skip
-    """One program: BLOCK queries of one head against all keys up to them."""
+    """Runs BLOCK queries of one head against all keys up to them."""
     head = tl.program_id(0) % H
     table += tl.program_id(0) // H * 3
     first, T, start = tl.load(table).to(tl.int64), tl.load(table + 1), tl.load(table + 2)
     qkv += first * (3 * H * E) + head * E
     rows, read = _rows(start, T, BLOCK)
-    q = _load_turned(qkv, cos, sin, read, 3 * H * E, E, ROPE)
+    q = _load_rotated(qkv, cos, sin, read, 3 * H * E, E, ROPE)
     best = tl.full((BLOCK,), float("-inf"), tl.float32)
     total = tl.zeros((BLOCK,), tl.float32)
     mixed = tl.zeros((BLOCK, E), tl.float32)
@@ -138,8 +138,9 @@ def _forward_kernel(
 
 @triton.jit
 def _to_lanes(x, E: tl.constexpr, STEP: tl.constexpr, BY_ROWS: tl.constexpr, BY_COLUMNS: tl.constexpr):
-    """A product [STEP, E] as one row, in the order in which BY_ROWS x BY_COLUMNS warps hold it (tiles of 16 x 8, four
-    numbers a thread): written and read so, it stays in its registers, else it would go through shared memory."""
+    """Returns a product [STEP, E] as one row, in the order in which BY_ROWS x BY_COLUMNS warps hold it (tiles of 16 x
+    8, four numbers a thread): written and read so, it stays in its registers, else it would go through shared
+    memory."""
     x = tl.reshape(x, (STEP // 16 // BY_ROWS, BY_ROWS, 2, 8, E // 8 // BY_COLUMNS, BY_COLUMNS, 4, 2))
     return tl.reshape(tl.permute(x, (0, 4, 1, 5, 3, 6, 2, 7)), (STEP * E,))
 
@@ -156,7 +157,7 @@ def _backward_step(
     scale, H: tl.constexpr, E: tl.constexpr, STEP: tl.constexpr, BY_ROWS: tl.constexpr, BY_COLUMNS: tl.constexpr,
     ROPE: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """What BLOCK keys and STEP queries give each other is added to dk, dv and, in sums, dq. LAST: the queries are among
+    """Adds what BLOCK keys and STEP queries give each other to dk, dv and, in sums, dq. LAST: the queries are among
     these keys and see none after them, so that dq is complete."""
     rows, read = _rows(start, T, STEP)
     so_far = _from_lanes(tl.load(sums + start * E, mask=first_key > 0, other=0.0), E, STEP, BY_ROWS, BY_COLUMNS)
@@ -173,7 +174,7 @@ def _backward_step(
     dk = tl.dot(ds, q, dk)
     dq = tl.dot(tl.trans(ds), k) + so_far
     if LAST:  # over the queries, which the products above have taken from shared memory: all threads had read them
-        _store_turned_back(grad_qkv, dq * (scale * LN_2), cos, sin, rows, read, T, 3 * H * E, E, ROPE)
+        _store_unrotated(grad_qkv, dq * (scale * LN_2), cos, sin, rows, read, T, 3 * H * E, E, ROPE)
     else:
         tl.store(sums + start * E, _to_lanes(dq, E, STEP, BY_ROWS, BY_COLUMNS))
     return dk, dv
@@ -187,7 +188,7 @@ def _backward_kernel(
 ):  # fmt: skip
     """One program: a whole head of a sequence, BLOCK keys after the other, and for each the queries from there on. What
     the keys so far give to dq is summed in scratch, always in the same order. Until dq is written, its place keeps the
-    turned queries."""
+    rotated queries."""
     head = tl.program_id(0) % H
     table += tl.program_id(0) // H * 3
     first, T, scratch_block = tl.load(table).to(tl.int64), tl.load(table + 1), tl.load(table + 2).to(tl.int64)
@@ -204,7 +205,7 @@ def _backward_kernel(
     for start in range(0, T, BLOCK):
         rows, read = _rows(start, T, BLOCK)
         if ROPE:
-            _store(grad_qkv, _load_turned(qkv, cos, sin, read, 3 * H * E, E, ROPE), rows, T, 3 * H * E, E)
+            _store(grad_qkv, _load_rotated(qkv, cos, sin, read, 3 * H * E, E, ROPE), rows, T, 3 * H * E, E)
         do, o = _load(grad_out, read, H * E, E), _load(out, read, H * E, E)
         tl.store(deltas + rows, tl.sum(do.to(tl.float32) * o.to(tl.float32), 1))
         tl.store(totals + rows, tl.load(lse + rows, mask=rows < T, other=float("inf")))  # past the end nothing weighs
@@ -212,7 +213,7 @@ def _backward_kernel(
     queries = grad_qkv if ROPE else qkv
     for start in range(0, T, BLOCK):
         keys, keys_read = _rows(start, T, BLOCK)
-        k = _load_turned(qkv + H * E, cos, sin, keys_read, 3 * H * E, E, ROPE)
+        k = _load_rotated(qkv + H * E, cos, sin, keys_read, 3 * H * E, E, ROPE)
         v = _load(qkv + 2 * H * E, keys_read, 3 * H * E, E)
         dk = tl.zeros((BLOCK, E), tl.float32)
         dv = tl.zeros((BLOCK, E), tl.float32)
@@ -232,30 +233,30 @@ def _backward_kernel(
                 k, v, dk, dv, keys, queries, grad_out, totals, deltas, sums, grad_qkv, cos, sin, start, after, T,
                 scale, H, E, STEP, BY_ROWS, BY_COLUMNS, ROPE, False,
             )  # fmt: skip
-        _store_turned_back(grad_qkv + H * E, dk * (scale * LN_2), cos, sin, keys, keys_read, T, 3 * H * E, E, ROPE)
+        _store_unrotated(grad_qkv + H * E, dk * (scale * LN_2), cos, sin, keys, keys_read, T, 3 * H * E, E, ROPE)
         _store(grad_qkv + 2 * H * E, dv, keys, T, 3 * H * E, E)
         tl.debug_barrier()
 
 
 def _forward_tile(lengths: Sequence[int]) -> tuple[int, int]:
-    """Queries of a program, and its warps. On an H200, 8 heads: 64 with 4 warps took 69 µs where 32 with 2 took 85 (256
-    sequences of 256 tokens, heads of 16), and 95 for 97 (1025 of 13 to 134 tokens, heads of 32). But where 32 queries
-    are all there are, half of 64 would be idle: 7.5 µs for 5.4."""
+    """Returns the queries of a program, and its warps. On an H200, 8 heads: 64 with 4 warps took 69 µs where 32 with 2
+    took 85 (256 sequences of 256 tokens, heads of 16), and 95 for 97 (1025 of 13 to 134 tokens, heads of 32). But where
+    32 queries are all there are, half of 64 would be idle: 7.5 µs for 5.4."""
     return (32, 2) if max(lengths) <= 32 else (64, 4)
 
 
 def _backward_tile(counts: Sequence[int], lengths: Sequence[int], E: int) -> tuple[int, int]:
-    """Keys of a program at a time, and its warps. For the sequences above, of 256 tokens, 64 with 4 warps took 172 µs
-    where 32 with 2 took 183; 176 tokens are level. Blocks of 64 hold more that is masked or past the end, and of short
-    sequences, 55 tokens in the mean, took 231 µs: 32 with 2 warps took 212 and, with 1, 191. But heads of 16 want 2
-    (11.6 µs for 13.2, 256 of 32 tokens), and for heads of 64 one warp has too few registers."""
+    """Returns the keys of a program at a time, and its warps. For the sequences above, of 256 tokens, 64 with 4 warps
+    took 172 µs where 32 with 2 took 183; 176 tokens are level. Blocks of 64 hold more that is masked or past the end,
+    and of short sequences, 55 tokens in the mean, took 231 µs: 32 with 2 warps took 212 and, with 1, 191. But heads of
+    16 want 2 (11.6 µs for 13.2, 256 of 32 tokens), and for heads of 64 one warp has too few registers."""
     if sum(count * T for count, T in zip(counts, lengths, strict=True)) >= 128 * sum(counts):
         return 64, 4
     return 32, 1 if E == 32 else 2
 
 
-def _spread(E: int, warps: int) -> tuple[int, int]:
-    """How the compiler spreads warps over a product [STEP, E], by rows and by columns: the longer side is halved."""
+def _warp_layout(E: int, warps: int) -> tuple[int, int]:
+    """Returns how the compiler lays warps over a product [STEP, E], by rows and columns: the longer side is halved."""
     by_rows = by_columns = 1
     while by_rows * by_columns < warps:
         if STEP // by_rows > E // by_columns:
@@ -266,7 +267,7 @@ def _spread(E: int, warps: int) -> tuple[int, int]:
 
 
 def _sequences(counts: Sequence[int], lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """First token and length of each, the long ones first: what takes longest should not start last."""
+    """Returns first token and length of each, the long ones first: what takes longest should not start last."""
     sizes = [T for count, T in zip(counts, lengths, strict=True) for _ in range(count)]
     firsts = itertools.accumulate(sizes, initial=0)
     return sorted(zip(firsts, sizes, strict=False), key=lambda sequence: -sequence[1])
@@ -279,7 +280,7 @@ def _sequences(counts: Sequence[int], lengths: Sequence[int]) -> list[tuple[int,
 
 @functools.cache
 def _forward_table(counts: tuple[int, ...], lengths: tuple[int, ...], block: int, device: torch.device) -> Tensor:
-    """[programs of a head, 3]: first token of the sequence, its length, the program's first query."""
+    """Returns [programs of a head, 3]: first token of the sequence, its length, the program's first query."""
     rows = [(first, T, start) for first, T in _sequences(counts, lengths) for start in reversed(range(0, T, block))]
     return torch.tensor(rows, dtype=torch.int32, device=device)
 
@@ -288,7 +289,8 @@ def _forward_table(counts: tuple[int, ...], lengths: tuple[int, ...], block: int
 def _backward_table(
     counts: tuple[int, ...], lengths: tuple[int, ...], block: int, device: torch.device
 ) -> tuple[Tensor, int]:
-    """[programs of a head, 3]: first token of the sequence, its length, its first block in scratch; and the blocks."""
+    """Returns [programs of a head, 3]: first token of the sequence, its length, its first block in scratch; and how
+    many blocks there are."""
     rows, blocks = [], 0
     for first, T in _sequences(counts, lengths):
         rows.append((first, T, blocks))
@@ -300,8 +302,8 @@ def _backward_table(
 def short_attention(
     qkv: Tensor, cos: Tensor, sin: Tensor, counts: Sequence[int], lengths: Sequence[int], scale: float, rope: bool
 ) -> tuple[Tensor, Tensor]:
-    """qkv [N, 3, H, E] of so many sequences of these lengths, one after the other -> mixed values [N, H, E], and what
-    the backward pass needs [H, N]."""
+    """Mixes the values of qkv [N, 3, H, E], which holds ``counts`` sequences of ``lengths``, to [N, H, E]; with what
+    the backward pass needs, [H, N]."""
     N, _, H, E = qkv.shape
     out = torch.empty(N, H, E, dtype=qkv.dtype, device=qkv.device)
     lse = torch.empty(H, N, dtype=torch.float32, device=qkv.device)
@@ -333,6 +335,7 @@ def short_attention_backward(
     scale: float,
     rope: bool,
 ) -> Tensor:
+    """Returns the gradient of qkv [N, 3, H, E]."""
     N, _, H, E = qkv.shape
     grad = torch.empty_like(qkv)
     block, warps = _backward_tile(counts, lengths, E)
@@ -341,7 +344,7 @@ def short_attention_backward(
     with torch.cuda.device_of(qkv):
         _backward_kernel[(len(table) * H,)](
             qkv, cos, sin, out, lse, grad_out, grad, scratch, table, N, scale * LOG2_E,
-            H, E, block, STEP, *_spread(E, warps), rope, num_warps=warps, num_stages=1,
+            H, E, block, STEP, *_warp_layout(E, warps), rope, num_warps=warps, num_stages=1,
         )  # fmt: skip
     return grad
 
@@ -367,8 +370,9 @@ def _backward(ctx, grad_out, grad_lse):
 short_attention.register_autograd(_backward, setup_context=_setup)
 
 
-def attend(qkv: Tensor, parts: Parts, rotation: Rotation | None, scale: float) -> Tensor:
-    """What ``loopt.model.attend`` computes, for up to MAX_TOKENS tokens, heads of HEAD_DIMS and a positive scale."""
-    cos, sin = rotation or (qkv, qkv)  # not looked at without rotation
-    counts, lengths = zip(*parts, strict=True)
-    return short_attention(qkv.contiguous(), cos, sin, counts, lengths, scale, rotation is not None)[0]
+def attend(qkv: Tensor, context: Context, scale: float) -> Tensor:
+    """Computes what ``loopt.model.attend`` does, for up to MAX_TOKENS tokens, heads of HEAD_DIMS and a positive
+    scale."""
+    cos, sin = context.rope or (qkv, qkv)  # not read without rotary positions
+    counts, lengths = zip(*context.packing, strict=True)
+    return short_attention(qkv.contiguous(), cos, sin, counts, lengths, scale, context.rope is not None)[0]

@@ -1,8 +1,8 @@
-"""Rotary positions for the general attention kernels (cuDNN, flash), as one Triton kernel for both ways.
+"""Rotary positions (RoPE) for the general attention kernels (cuDNN, flash), as one Triton kernel for both ways.
 
-It takes queries, keys and values apart, turning the first two, so that the backward pass of attention keeps these three
-and not what the projection wrote. On the way back it turns their gradients and puts them together. Either way every
-number is read once, where it lies, and written once.
+It splits queries, keys and values and rotates the first two, so that the backward pass of attention keeps these three
+and not what the projection wrote. On the way back it rotates their gradients and merges them. Either way every number
+is read once, where it lies, and written once.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from loopt import model
-from loopt.model import Parts, Rotation
+from loopt.model import Context, attend_with
 
 HEAD_DIMS = (16, 32, 64, 128, 256)
 ELEMENTS, WARPS = 2048, 4  # a program has so many of queries, of keys and of values: 16 for each thread
 
 
 @triton.jit(do_not_specialize=["T", "count"])
-def _turn_kernel(
+def _rotate_kernel(
     q, k, v, to_q, to_k, to_v, cos, sin, T, count,
     sequence_stride, token_stride, head_stride, to_sequence_stride, to_token_stride, to_head_stride,
     H: tl.constexpr, E: tl.constexpr, ROWS: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
-    """From three tensors [B, T, H, E] to three others, each three with their own strides. ``count`` is B * T * H, and a
-    program has ROWS of them."""
+    """Rotates three tensors [B, T, H, E] into three others, each three with their own strides. ``count`` is B * T * H,
+    and a program has ROWS of them."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     exist = (rows < count)[:, None]
     tokens, heads = rows // H, (rows % H).to(tl.int64)
@@ -58,45 +57,45 @@ def _turn_kernel(
     tl.store(to_v + to + all_columns, values, mask=exist)
 
 
-def _turn(parts: Sequence[Tensor], into: Sequence[Tensor], cos: Tensor, sin: Tensor, back: bool) -> None:
-    """Queries, keys and values, or their gradients: [B, T, H, E] each."""
-    B, T, H, E = parts[0].shape
+def _rotate(tensors: Sequence[Tensor], into: Sequence[Tensor], cos: Tensor, sin: Tensor, back: bool) -> None:
+    """Rotates queries, keys and values, or their gradients, [B, T, H, E] each."""
+    B, T, H, E = tensors[0].shape
     rows = ELEMENTS // E
     with torch.cuda.device_of(cos):  # Triton launches on the current device
-        _turn_kernel[(triton.cdiv(B * T * H, rows),)](
-            *parts, *into, cos, sin, T, B * T * H, *parts[0].stride()[:3], *into[0].stride()[:3],
+        _rotate_kernel[(triton.cdiv(B * T * H, rows),)](
+            *tensors, *into, cos, sin, T, B * T * H, *tensors[0].stride()[:3], *into[0].stride()[:3],
             H, E, rows, back, num_warps=WARPS,
         )  # fmt: skip
 
 
-@torch.library.custom_op("loopt::turn_apart", mutates_args=())
-def turn_apart(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """[B, T, 3, H, E] -> queries and keys, turned by their positions, and values: [B, T, H, E] each."""
-    parts = qkv.contiguous().unbind(2)
-    q, k, v = (torch.empty_like(part, memory_format=torch.contiguous_format) for part in parts)
-    _turn(parts, (q, k, v), cos, sin, back=False)
+@torch.library.custom_op("loopt::split_and_rotate", mutates_args=())
+def split_and_rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Splits fused QKV [B, T, 3, H, E] and applies rotary positions to queries and keys: [B, T, H, E] each."""
+    split = qkv.contiguous().unbind(2)
+    q, k, v = (torch.empty_like(one, memory_format=torch.contiguous_format) for one in split)
+    _rotate(split, (q, k, v), cos, sin, back=False)
     return q, k, v
 
 
-@turn_apart.register_fake
+@split_and_rotate.register_fake
 def _(qkv, cos, sin):
     B, T, _, H, E = qkv.shape
     return tuple(qkv.new_empty(B, T, H, E) for _ in range(3))
 
 
-@torch.library.custom_op("loopt::turn_back", mutates_args=())
-def turn_back(grad_q: Tensor, grad_k: Tensor, grad_v: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """The gradients of what ``turn_apart`` returned -> that of what it was given."""
+@torch.library.custom_op("loopt::merge_rotated_gradients", mutates_args=())
+def merge_rotated_gradients(grad_q: Tensor, grad_k: Tensor, grad_v: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Returns the gradient of what ``split_and_rotate`` was given, from those of what it returned."""
     grads = [grad_q, grad_k, grad_v]
     if len({grad.stride() for grad in grads}) > 1 or grad_q.stride(-1) != 1:  # attention's own have the same strides
         grads = [grad.contiguous() for grad in grads]
     B, T, H, E = grad_q.shape
     together = grad_q.new_empty(B, T, 3, H, E)
-    _turn(grads, together.unbind(2), cos, sin, back=True)
+    _rotate(grads, together.unbind(2), cos, sin, back=True)
     return together
 
 
-@turn_back.register_fake
+@merge_rotated_gradients.register_fake
 def _(grad_q, grad_k, grad_v, cos, sin):
     B, T, H, E = grad_q.shape
     return grad_q.new_empty(B, T, 3, H, E)
@@ -107,12 +106,12 @@ def _setup(ctx, inputs, output) -> None:
 
 
 def _backward(ctx, grad_q, grad_k, grad_v):
-    return turn_back(grad_q, grad_k, grad_v, *ctx.saved_tensors), None, None
+    return merge_rotated_gradients(grad_q, grad_k, grad_v, *ctx.saved_tensors), None, None
 
 
-turn_apart.register_autograd(_backward, setup_context=_setup)
+split_and_rotate.register_autograd(_backward, setup_context=_setup)
 
 
-def attend(qkv: Tensor, parts: Parts, rotation: Rotation | None, scale: float) -> Tensor:
-    """What ``loopt.model.attend`` computes, for heads of HEAD_DIMS with rotary positions."""
-    return model.attend(qkv, parts, rotation, scale, turn_apart)
+def attend(qkv: Tensor, context: Context, scale: float) -> Tensor:
+    """Computes what ``loopt.model.attend`` does, for heads of HEAD_DIMS with rotary positions."""
+    return attend_with(split_and_rotate, qkv, context, scale)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loopt.errors import InputError
+from loopt.errors import MissingPackageError
 from loopt.files import explain_os_errors
 from loopt.plan import LoopPlan
 from loopt.report.comparison import Comparison
@@ -21,10 +21,11 @@ LABEL_HEIGHT = 13.0
 
 
 def require_matplotlib() -> Any:
+    """Returns matplotlib, set up to draw into files; MissingPackageError where it is not installed."""
     try:
         import matplotlib
     except ImportError:
-        raise InputError("the figure needs matplotlib: pip install 'loopt[plots]'") from None
+        raise MissingPackageError("the figure needs matplotlib: pip install 'loopt[plots]'") from None
     matplotlib.use("Agg")
     matplotlib.rcParams["svg.hashsalt"] = "loopt"  # the same figure gives the same file
     return matplotlib

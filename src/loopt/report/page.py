@@ -84,11 +84,11 @@ def _loops(solved: Solved) -> str:
     rows = [_row("sequence", solved.words)]
     for answer, accuracy in zip(solved.answers, solved.accuracy_by_loop, strict=True):
         cells = []
-        for choice, confidence, right in zip(answer.choices, answer.confidences, solved.right, strict=True):
-            word = solved.vocabulary[choice]
+        for choice, probability, right in zip(answer.choices, answer.probabilities, solved.right, strict=True):
+            word = solved.vocabulary[choice[0]]
             verdict = "" if not right else f' class="{"right" if word == right else "wrong"}"'
-            cells.append(f'<td{verdict} title="{confidence:.0%} sure">{escape(word)}</td>')
-        heading = f"loop {answer.loop + 1} <small>{accuracy:.1%} right</small>"
+            cells.append(f'<td{verdict} title="{probability[0]:.0%} sure">{escape(word)}</td>')
+        heading = f"loop {answer.loops} <small>{accuracy:.1%} right</small>"
         rows.append(f"<tr><th>{heading}</th>{''.join(cells)}</tr>")
     rows.append(_row("right answer", solved.right))
     return f'<table class="loops">{"".join(rows)}</table>'

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from loopt.files import explain_os_errors
 from loopt.report.curves import require_matplotlib
-from loopt.theory.learned import Comparison
+from loopt.theory.learned import HopComparison
 from loopt.theory.proof import Check, Proof, Size, Trace
 
 CHANGED, SAME = "#cfe3f4", "#ffffff"
@@ -164,19 +164,17 @@ def draw_trace(trace: Trace, png: Path) -> None:
         figure.savefig(png, dpi=130)
 
 
-def comparison_table(comparison: Comparison, run: str) -> Table:
-    """Which hops each loop answers for, the built model's above the trained one's."""
+def comparison_table(comparison: HopComparison, run: str) -> Table:
+    """Returns a table of which hops each loop answers for, the built model's above the trained one's."""
     title = f"Answers that are right for so many hops, if the model stopped there; {comparison.examples} examples"
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("after")
     for hops in comparison.hops:
         table.add_column(f"{hops} hop{'s' * (hops > 1)}", justify="right")
     for name, model in (("built", comparison.built), (run, comparison.learned)):
-        several = len({after.block for after in model}) > 1
         for after in model:
-            where = f"block {after.block + 1}, loop {after.loop + 1}" if several else f"loop {after.loop + 1}"
             best = max(after.accuracies)
             cells = [f"[bold]{a:.0%}[/bold]" if a == best else f"{a:.0%}" for a in after.accuracies]
-            table.add_row(f"{name}, {where}", *cells)
+            table.add_row(f"{name}, loop {after.loops}", *cells)
         table.add_section()
     return table

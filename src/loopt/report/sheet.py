@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -15,35 +17,54 @@ from rich.text import Text
 from loopt.report.curves import require_matplotlib
 from loopt.report.drawing import human
 
-DETAILS = ("% gap", "parameters", "FLOPs", "steps", "to 99%", "seconds")
+DETAILS = ("% gap", "seeds", "parameters", "FLOPs", "steps", "to 99%", "seconds")
 PANELS_SIDE_BY_SIDE = 4
 
 
 @dataclass(frozen=True)
 class Cell:
+    """One number of ours, over one seed or several, beside the paper's."""
+
     ours: float | None
+    """The mean over seeds."""
+    low: float | None
+    """The lowest of several seeds."""
+    high: float | None
+    """The highest of several seeds."""
     paper: float | None
     comparable: bool = True
     """Whether both are of the same thing, so that their difference means something."""
 
-    def text(self, digits: int = 1) -> str:
-        """Ours, and in brackets the paper's and the difference of the two as they are shown.
+    @classmethod
+    def of(cls, values: Sequence[float | None], paper: float | None, comparable: bool = True) -> Cell:
+        """Returns the cell of a number that was measured for each seed."""
+        known = [value for value in values if value is not None]
+        low, high = (min(known), max(known)) if len(known) > 1 else (None, None)
+        return cls(fmean(known) if known else None, low, high, paper, comparable)
 
-        >>> Cell(99.76, 99.9).text(), Cell(99.9, 99.9, comparable=False).text(), Cell(None, 99.9).text()
+    def text(self, digits: int = 1) -> str:
+        """Returns ours, its range, and in brackets the paper's and the difference of the two as they are shown.
+
+        >>> Cell.of([99.76], 99.9).text(), Cell.of([99.9], 99.9, comparable=False).text(), Cell.of([], 99.9).text()
         ('99.8 (99.9, -0.1)', '99.9 (99.9)', '- (99.9)')
+        >>> Cell.of([99.0, 100.0], 99.9).text()
+        '99.5 [99.0 to 100.0] (99.9, -0.4)'
         """
         ours = "-" if self.ours is None else f"{self.ours:.{digits}f}"
+        shown = ours if self.low is None else f"{ours} [{self.low:.{digits}f} to {self.high:.{digits}f}]"
         if self.paper is None:
-            return ours
+            return shown
         paper = f"{self.paper:.{digits}f}"
         if self.ours is None or not self.comparable:
-            return f"{ours} ({paper})"
+            return f"{shown} ({paper})"
         difference = round(float(ours) - float(paper), digits) + 0.0  # minus zero becomes zero
-        return f"{ours} ({paper}, {difference:+.{digits}f})"
+        return f"{shown} ({paper}, {difference:+.{digits}f})"
 
 
 @dataclass(frozen=True)
 class Line:
+    """One row of the table."""
+
     name: str
     looped: bool
     parameters: int | None
@@ -51,34 +72,53 @@ class Line:
     cells: list[Cell]
     gap: Cell | None
     """None where there is no such thing: at a baseline."""
-    steps: int | None
+    seeds: int
+    """How many the numbers are the mean of."""
+    steps: list[int]
+    """Of each run behind the line."""
     solved: list[int | None]
-    """Of each run behind the line, the steps it took to 99% of validation; None where it never got there."""
+    """The step at which each of them had 99% of validation; None where it never got there."""
     seconds: float | None
+    """Of all of them together."""
 
     @property
     def accuracies(self) -> list[str]:
+        """Returns the texts of the columns."""
         return [cell.text() for cell in self.cells]
 
     @property
     def details(self) -> list[str]:
-        """The texts that belong under DETAILS."""
+        """Returns the texts that belong under DETAILS."""
         return [
             "" if self.gap is None else self.gap.text(digits=0),
+            str(self.seeds or ""),
             "" if self.parameters is None else human(self.parameters),
             "" if self.flops is None else human(self.flops),
-            "" if self.steps is None else str(self.steps),
-            ", ".join("-" if step is None else str(step) for step in self.solved),
+            _listed(self.steps),
+            _listed(self.solved),
             "" if self.seconds is None else f"{self.seconds:.0f}",
         ]
 
     @property
     def texts(self) -> list[str]:
+        """Returns the whole row."""
         return [self.name, *self.accuracies, *self.details]
+
+
+def _listed(steps: Sequence[int | None]) -> str:
+    """Returns numbers of steps, of which several in a row are often the same.
+
+    >>> _listed([7000, None, None, 16000])
+    '7000, - ×2, 16000'
+    """
+    groups = [("-" if step is None else str(step), len(list(same))) for step, same in itertools.groupby(steps)]
+    return ", ".join(text if count == 1 else f"{text} ×{count}" for text, count in groups)
 
 
 @dataclass(frozen=True)
 class Sheet:
+    """A table, ready to be written in any form."""
+
     title: str
     columns: list[str]
     lines: list[Line]
@@ -86,11 +126,12 @@ class Sheet:
 
     @property
     def header(self) -> list[str]:
+        """Returns the names of all columns."""
         return ["model", *self.columns, *DETAILS]
 
 
 def terminal(sheet: Sheet) -> RenderableType:
-    """Two tables, the paper's and the rest, since a terminal of 80 columns has no room for both side by side."""
+    """Returns two tables, the paper's and the rest: a terminal of 80 columns has no room for both side by side."""
     accuracies, details = _table(sheet.columns), _table(DETAILS)
     for line in sheet.lines:
         style = "cyan" if line.looped else ""
@@ -109,11 +150,12 @@ def _table(columns: Sequence[str]) -> Table:
 
 
 def _stacked(text: str) -> str:
-    """Ours above the paper's, which is narrower."""
-    return text.replace(" (", "\n(")
+    """Puts ours, its range and the paper's above each other, which is narrower."""
+    return text.replace(" [", "\n[").replace(" (", "\n(")
 
 
 def markdown(sheet: Sheet) -> str:
+    """Returns the table in Markdown."""
     rows = [
         "| " + " | ".join(sheet.header) + " |",
         "|---|" + "--:|" * (len(sheet.header) - 1),
@@ -123,8 +165,17 @@ def markdown(sheet: Sheet) -> str:
 
 
 def latex(sheet: Sheet) -> str:
+    """Returns the table in LaTeX, with booktabs."""
+
     def escape(text: str) -> str:
-        for plain, command in (("%", r"\%"), ("⊗", r"$\otimes$"), ("&", r"\&"), ("_", r"\_"), ("#", r"\#")):
+        for plain, command in (
+            ("%", r"\%"),
+            ("⊗", r"$\otimes$"),
+            ("×", r"$\times$"),
+            ("&", r"\&"),
+            ("_", r"\_"),
+            ("#", r"\#"),
+        ):
             text = text.replace(plain, command)
         return text
 
@@ -148,7 +199,8 @@ def latex(sheet: Sheet) -> str:
 
 
 def draw(sheet: Sheet, path: Path) -> None:
-    """One panel per column: our accuracy as a bar, with its number to the right, the paper's as a tick across it."""
+    """Draws one panel per column: our accuracy as a bar, with its number to the right and its range as a line, the
+    paper's as a tick across it."""
     require_matplotlib()
     from matplotlib.figure import Figure
 
@@ -162,6 +214,10 @@ def draw(sheet: Sheet, path: Path) -> None:
         ours = [line.cells[index].ours for line in sheet.lines]
         colours = ["#1769aa" if line.looped else "#b8bec5" for line in sheet.lines]
         axes.barh(places, [number or 0.0 for number in ours], color=colours, height=0.62)
+        for place, line in zip(places, sheet.lines, strict=True):
+            cell = line.cells[index]
+            if cell.low is not None:
+                axes.plot([cell.low, cell.high], [place, place], color="#202124", linewidth=1.2)
         for place, number in zip(places, ours, strict=True):  # a bar of length 0 may be measured or missing
             text = "-" if number is None else f"{number:.1f}"
             axes.text(120, place, text, ha="right", va="center", color="#444444", fontsize=9)

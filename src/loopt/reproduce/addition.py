@@ -7,7 +7,7 @@ from dataclasses import replace
 from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
 from loopt.reproduce.experiment import Experiment, Row, Scale, miniature
-from loopt.runs import OptimConfig, TrainConfig
+from loopt.runs import AdafactorConfig, MuonConfig, TrainConfig
 from loopt.tasks import Addition
 
 COLUMNS = ("n=8", "n=16", "n=24", "n=32")
@@ -32,13 +32,13 @@ def _columns_of(variant: str, scale: Scale) -> dict[str, str]:
 
 def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     if scale == "cpu":
-        task = Addition(operands=(2,), digits=2, test_operands=(2,))
-        optim = OptimConfig(name="muon", lr=5e-3, warmup_steps=50)
-        return miniature(task, plan, optim, steps=600, eval_every=50, target_accuracy=0.99)
+        task = Addition(operands=(2,), digits=2, test_operands=(2,), target_accuracy=0.99)
+        optim = MuonConfig(lr=5e-3, warmup_steps=50)
+        return miniature(task, plan, optim, steps=600, eval_every=50)
     full = TrainConfig(
-        task=Addition(),
+        source=Addition(),
         model=ModelConfig(plan=plan, d_model=256, n_heads=8, d_ff=1024),
-        optim=OptimConfig(name="adafactor", lr=5e-3, warmup_steps=1000),
+        optim=AdafactorConfig(lr=5e-3, warmup_steps=1000),
         steps=200_000,
         batch_size=1024,
         log_every=500,
@@ -52,12 +52,11 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     # docs/results.md.
     return replace(
         full,
-        task=Addition(supervision="every", room=32),
+        source=Addition(supervision="every", room=32, answer_weight=0.4),
         model=replace(full.model, positions="learned"),
-        optim=OptimConfig(name="muon", lr=4e-3, warmup_steps=300),
+        optim=MuonConfig(lr=4e-3, warmup_steps=300),
         steps=24_000,
         batch_size=64,
-        answer_weight=0.4,
         eval_every=1000,
     )
 
@@ -70,5 +69,5 @@ addition = Experiment(
     columns_of=_columns_of,
     configure=_configure,
     small={"n=8": "2 numbers, 2 digits (n=8)"},
-    seeds=3,
+    best_of=3,
 )

@@ -12,7 +12,7 @@ from loopt.errors import RunError
 from loopt.files import explain_os_errors, write_atomically
 from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
-from loopt.runs import OptimConfig, TrainConfig
+from loopt.runs import OptimizerConfig, TrainConfig
 from loopt.tasks import Task
 
 Scale = Literal["cpu", "short", "paper"]
@@ -27,6 +27,7 @@ class Row:
 
     @property
     def looped(self) -> bool:
+        """Tells whether any layer of the model runs more than once."""
         return self.plan.depth > self.plan.distinct_layers
 
 
@@ -46,28 +47,30 @@ class Experiment:
     """What each column measures at scale cpu, where the task is smaller than the paper's, which stands in brackets."""
     loops_to_test: tuple[int, ...] = ()
     """Numbers of loops to measure every finished model with, besides its own."""
-    seeds: int = 1
-    """How many the paper ran; the best of them, by mean accuracy, is what a table shows."""
+    best_of: int = 1
+    """Of how many seeds the paper reports the best."""
 
     def columns(self, scale: Scale) -> list[str]:
+        """Returns the columns of the table, in order."""
         return [column for variant in self.variants for column in self.columns_of(variant, scale).values()]
 
     @property
     def in_the_paper(self) -> bool:
+        """Tells whether the paper has numbers of its own."""
         return any(row.paper for row in self.rows)
 
     def seeds_at(self, scale: Scale) -> int:
-        """How many seeds to run unless told otherwise."""
-        return self.seeds if scale == "paper" else 1
+        """Returns how many seeds to run unless told otherwise: at scale paper as many as the paper."""
+        return self.best_of if scale == "paper" else 1
 
 
 def miniature(
-    task: Task, plan: LoopPlan, optim: OptimConfig, steps: int, rope_base: float = 30.0, **settings: Any
+    task: Task, plan: LoopPlan, optim: OptimizerConfig, steps: int, rope_base: float = 30.0, **settings: Any
 ) -> TrainConfig:
-    """A run of scale cpu: d = 48, and minutes of two cores for a table."""
+    """Returns a run of scale cpu: d = 48, and minutes of two cores for a table."""
     return replace(
         TrainConfig(
-            task=task,
+            source=task,
             model=ModelConfig(plan=plan, d_model=48, n_heads=3, d_ff=192, rope_base=rope_base),
             optim=optim,
             steps=steps,
@@ -93,18 +96,21 @@ class Job:
 
     @property
     def name(self) -> str:
+        """Returns the name of the run's directory and of its result file."""
         variant = f"-{self.variant}" if self.variant else ""
         return f"{self.row.plan}{variant}-seed{self.seed}"
 
     @property
     def config(self) -> TrainConfig:
+        """Returns what the run trains."""
         return replace(self.experiment.configure(self.row.plan, self.variant, self.scale), seed=self.seed)
 
     def result_path(self, results: Path) -> Path:
+        """Returns where the result file is, or will be."""
         return results / self.experiment.name / self.scale / f"{self.name}.json"
 
     def read_result(self, results: Path) -> dict[str, Any] | None:
-        """What the finished run found, with its config; None where it is not finished."""
+        """Returns what the finished run found, with its config; None where it is not finished."""
         path = self.result_path(results)
         if not path.exists():
             return None
@@ -117,13 +123,14 @@ class Job:
         return found
 
     def _is_result(self, found: Any) -> bool:
-        """Whether it has the accuracies that the table will ask for; of an older config it may not."""
+        """Tells whether it has the accuracies that the table will ask for; of an older config it may not."""
         result = found.get("result") if isinstance(found, dict) else None
         accuracies = result.get("accuracies") if isinstance(result, dict) else None
         tests = self.experiment.columns_of(self.variant, self.scale).keys()
         return isinstance(accuracies, dict) and accuracies.keys() >= tests
 
     def write_result(self, results: Path, result: dict[str, Any]) -> None:
+        """Writes the result file, complete or not at all."""
         path = self.result_path(results)
         with explain_os_errors(f"write {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -131,10 +138,16 @@ class Job:
 
 
 def jobs_of(experiment: Experiment, scale: Scale, seeds: int) -> list[Job]:
-    """Every run of an experiment, the rows of the table in order, one seed of all of them after the other."""
+    """Returns every run of an experiment: the rows of the table in order, one seed of all of them after the other."""
     return [
         Job(experiment, scale, row, variant, seed)
         for seed in range(seeds)
         for row in experiment.rows
         for variant in experiment.variants
     ]
+
+
+def told_finished(result: dict[str, Any]) -> str:
+    """Returns when a run was finished, by which code, and how it ended, in words."""
+    code = f"loopt {result['loopt']} (source {result['source']})"
+    return f"finished {result['finished']} by {code}, accuracy {result['accuracy']:.1%}"

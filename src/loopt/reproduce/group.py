@@ -5,7 +5,7 @@ from __future__ import annotations
 from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
 from loopt.reproduce.experiment import Experiment, Row, Scale, miniature
-from loopt.runs import OptimConfig, TrainConfig
+from loopt.runs import MuonConfig, TrainConfig
 from loopt.tasks import GroupComposition
 
 LENGTH, DEPTH = 32, 6
@@ -19,20 +19,22 @@ SMALL = {"s5": ("S3", 8), "a5": ("A4", 4)}
 def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     if scale == "cpu":
         name, length = SMALL[variant]
-        task = GroupComposition(group=name, n=length, supervision="every")
-        optim = OptimConfig(name="muon", lr=5e-3, warmup_steps=50)
-        return miniature(task, plan, optim, steps=1500, target_accuracy=0.99)
+        task = GroupComposition(group=name, n=length, supervision="every", target_accuracy=0.99)
+        optim = MuonConfig(lr=5e-3, warmup_steps=50)
+        return miniature(task, plan, optim, steps=1500)
+    words = GroupComposition(
+        group=variant.upper(), n=LENGTH, supervision="every", test_lengths=LENGTHS, target_accuracy=0.999
+    )
     return TrainConfig(
-        task=GroupComposition(group=variant.upper(), n=LENGTH, supervision="every", test_lengths=LENGTHS),
+        source=words,
         model=ModelConfig(plan=plan, d_model=128, n_heads=8, d_ff=512),
-        optim=OptimConfig(name="muon", lr=2e-3, warmup_steps=300),
+        optim=MuonConfig(lr=2e-3, warmup_steps=300),
         steps=32_000 if scale == "short" else 200_000,
         batch_size=256,
         log_every=500,
         eval_every=1000,
         eval_examples=4096,
         test_examples=65_536,
-        target_accuracy=0.999,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
 from loopt.reproduce.experiment import Experiment, Row, Scale, miniature
-from loopt.runs import OptimConfig, TrainConfig
+from loopt.runs import AdafactorConfig, MuonConfig, TrainConfig
 from loopt.runs.loop_counts import LoopCounts
 from loopt.tasks import IGSM
 
@@ -29,15 +29,15 @@ PAPER = {
 def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     if scale == "cpu":
         task = IGSM(modulus=3, statements=3, needed=(2, 3))
-        optim = OptimConfig(name="muon", lr=8e-3, warmup_steps=50)
+        optim = MuonConfig(lr=8e-3, warmup_steps=50)
         return miniature(task, plan, optim, steps=400, rope_base=100.0)
+    task = IGSM(train_examples=4_000_000)
     full = TrainConfig(
-        task=IGSM(),
+        source=task,
         model=ModelConfig(plan=plan, d_model=128, n_heads=8, d_ff=512),
-        optim=OptimConfig(name="adafactor", lr=1e-3, warmup_steps=1000),
+        optim=AdafactorConfig(lr=1e-3, warmup_steps=1000),
         steps=200_000,
         batch_size=256,
-        train_examples=4_000_000,
         log_every=500,
         eval_every=2000,
         eval_examples=8192,
@@ -49,9 +49,9 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     # With the answer as the only label, 6000 steps had taught no more than guessing well (docs/results.md).
     return replace(
         full,
-        task=IGSM(supervision="every"),
+        source=replace(task, supervision="every"),
         model=replace(full.model, rope_base=2000.0),
-        optim=OptimConfig(name="muon", lr=2e-3, warmup_steps=300, weight_decay=0.1),
+        optim=MuonConfig(lr=2e-3, warmup_steps=300, weight_decay=0.1),
         steps=steps,
         loop_counts=_from_half(plan, steps // 2),
         eval_every=1000,

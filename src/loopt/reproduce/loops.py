@@ -8,8 +8,9 @@ from loopt.plan import LoopPlan
 from loopt.reproduce.experiment import Experiment, Row, Scale
 from loopt.reproduce.igsm import igsm
 from loopt.reproduce.phop import phop
-from loopt.runs import OptimConfig, TrainConfig
+from loopt.runs import MuonConfig, TrainConfig
 from loopt.runs.loop_counts import LoopCounts
+from loopt.tasks import Task
 
 TRAINED = 6
 VARIANTS = ("phop-fixed", "phop-random", "igsm-fixed", "igsm-random")
@@ -20,7 +21,8 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     task, _, loops = variant.partition("-")
     base = phop("planted").configure(plan, "p16", scale) if task == "phop" else _igsm(plan, scale)
     counts = LoopCounts(low=1, high=2 * TRAINED - 1) if loops == "random" else LoopCounts()
-    return replace(base, loop_counts=counts, target_accuracy=None)
+    assert isinstance(base.source, Task)
+    return replace(base, loop_counts=counts, source=replace(base.source, target_accuracy=None))
 
 
 def _igsm(plan: LoopPlan, scale: Scale) -> TrainConfig:
@@ -29,7 +31,7 @@ def _igsm(plan: LoopPlan, scale: Scale) -> TrainConfig:
         return config
     # These runs were made before Table 2 had its present recipe.
     model = replace(config.model, norm_placement="sandwich")
-    return replace(config, model=model, optim=OptimConfig(name="muon", lr=4e-3, warmup_steps=300))
+    return replace(config, model=model, optim=MuonConfig(lr=4e-3, warmup_steps=300))
 
 
 loops = Experiment(

@@ -7,7 +7,7 @@ from typing import Literal
 
 from loopt.plan import LoopPlan
 from loopt.reproduce.experiment import Experiment, Row, Scale, miniature
-from loopt.runs import OptimConfig, TrainConfig
+from loopt.runs import AdamWConfig, MuonConfig, TrainConfig
 from loopt.tasks import PHop
 from loopt.training import presets
 
@@ -48,7 +48,7 @@ def phop(sampler: Literal["planted", "uniform"]) -> Experiment:
 def _paper(plan: LoopPlan, task: PHop) -> TrainConfig:
     """The appendix's setting; it does not tell the warm-up, nor where the loss looks."""
     paper = presets.phop()
-    return replace(paper, task=task, model=replace(paper.model, plan=plan))
+    return replace(paper, source=replace(task, train_examples=4_000_000), model=replace(paper.model, plan=plan))
 
 
 def _short(plan: LoopPlan, task: PHop) -> TrainConfig:
@@ -56,21 +56,19 @@ def _short(plan: LoopPlan, task: PHop) -> TrainConfig:
     steps than it took there: other seeds had not got through when they were cut (docs/log.md). With 32 planted hops
     (1⊗6) was still rising after 32,000, and gets on faster with a share of the loss on the scored position; with
     independent letters shallow rows stand still by 16,000, and the others are done, but for (1⊗6) with p=32."""
-    paper = _paper(plan, task)
     long = (task.p, task.sampler) == ((32,), "planted")
+    paper = _paper(plan, replace(task, answer_weight=0.05 if long else 0.0, target_accuracy=0.995))
     return replace(
         paper,
         model=replace(paper.model, rope_base=2000.0),
-        optim=OptimConfig(name="muon", lr=4e-3, warmup_steps=300),
+        optim=MuonConfig(lr=4e-3, warmup_steps=300),
         steps=64_000 if long else 16_000,
-        answer_weight=0.05 if long else 0.0,
         batch_size=64,
         eval_every=1000,
-        target_accuracy=0.995,
     )
 
 
 def _cpu(plan: LoopPlan, task: PHop) -> TrainConfig:
     """The same table in miniature: 24 letters, 2 and 3 hops, d = 48."""
-    optim = OptimConfig(name="adamw", lr=5e-3, warmup_steps=50)
-    return miniature(task, plan, optim, steps=500, target_accuracy=0.99)
+    optim = AdamWConfig(lr=5e-3, warmup_steps=50)
+    return miniature(replace(task, target_accuracy=0.99), plan, optim, steps=500)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from loopt.analysis import answers_by_loop
-from loopt.evaluation import exact_match
 from loopt.files import explain_os_errors
 from loopt.plan import LoopPlan
 from loopt.report.comparison import Comparison, Measured
 from loopt.report.curves import draw_curves, require_matplotlib
 from loopt.report.page import Solved, render_page
+from loopt.reproduce.experiment import told_finished
 from loopt.runs import Run, TrainConfig
-from loopt.tasks import IGNORE
+from loopt.scoring import exact_match
+from loopt.tasks import IGNORE, Task
 from loopt.training import Outcome, Session, train
 
 TITLE = "Does one layer, looped, do the work of four?"
@@ -25,14 +27,16 @@ SOLVED_EXAMPLES = 1024
 
 @dataclass(frozen=True)
 class QuickResult:
+    """What the demo leaves behind."""
+
     comparison: Comparison
     page: Path
     figure: Path
 
 
-def quick(base: TrainConfig, out: Path, session: Session) -> QuickResult | Outcome:
-    """Train ``base``, a looped model, and its two baselines, then compare them; an Outcome where training was stopped.
-    The session's time limit is for all three together."""
+def quick(base: TrainConfig, out: Path, session: Session, say: Callable[[str], None]) -> QuickResult | Outcome:
+    """Trains ``base``, a looped model, and its two baselines, then compares them; returns an Outcome where training was
+    stopped. The session's time limit is for all three together."""
     require_matplotlib()
     began, time_limit = time.monotonic(), session.time_limit
     looped = base.model.plan
@@ -43,13 +47,15 @@ def quick(base: TrainConfig, out: Path, session: Session) -> QuickResult | Outco
         directory = _directory(out, config)
         if time_limit is not None:
             session = replace(session, time_limit=max(0.0, time_limit - (time.monotonic() - began)))
-        outcome = train(config, directory, session, label=f"({plan.distinct_layers}⊗{plan.blocks[0].loops})")
+        outcome = train(config, directory, session, label=plan.typography)
         if not outcome.finished or outcome.signal:
             return outcome
+        if outcome.reason == "already finished":
+            say(f"{plan.typography}: found in {directory}, {told_finished(outcome.result)}")
         measured[role] = _measure(plan, outcome.result, Run.load(directory))
     comparison = Comparison(**measured)
     figure = out / "curves.png"
-    chance = 1 / (len(base.task.vocabulary) - 1)  # ⊥ is never the answer to a planted instance
+    chance = 1 / (base.source.vocab_size - 1)  # ⊥ is never the answer to a planted instance
     svg = draw_curves(comparison, chance, figure)
     run = Run.load(_directory(out, base))
     facts = _facts(run.config, run.read_result() or {})
@@ -61,7 +67,7 @@ def quick(base: TrainConfig, out: Path, session: Session) -> QuickResult | Outco
 
 
 def claim(comparison: Comparison) -> str:
-    """What the numbers say, whichever way they came out."""
+    """Returns what the numbers say, whichever way they came out."""
     loop, once, deep = comparison.looped, comparison.iso_param, comparison.iso_flop
     (block,) = loop.plan.blocks
     layers = "one layer" if block.layers == 1 else f"{block.layers} layers"
@@ -90,12 +96,13 @@ def _measure(plan: LoopPlan, result: dict[str, Any], run: Run) -> Measured:
 
 
 def _solve_one(run: Run) -> Solved:
-    task, model = run.config.task, run.load_model("best")
+    task, model = run.config.source, run.load_model("best")
+    assert isinstance(task, Task)
     tokens = task.sample(range(1), 0, "test").tokens[0].tolist()
     right = ["" if label == IGNORE else task.vocabulary[label] for label in task.solve(tokens)]
     loops = range(1, run.config.model.plan.blocks[0].loops + 1)
     examples = min(SOLVED_EXAMPLES, run.config.test_examples)
-    scores = [exact_match(model, task, "test", examples, run.config.batch_size, n).accuracy for n in loops]
+    scores = [exact_match(model, task, "test", examples, n).accuracy for n in loops]
     return Solved(
         drawing=task.render(tokens),
         words=[task.vocabulary[token] for token in tokens],
@@ -108,9 +115,9 @@ def _solve_one(run: Run) -> Solved:
 
 
 def _facts(config: TrainConfig, result: dict[str, Any]) -> list[str]:
-    task, model, optim = config.task, config.model, config.optim
+    model, optim = config.model, config.optim
     return [
-        f"Task: {task}",
+        f"Task: {config.source}",
         f"Model: d_model {model.d_model}, {model.n_heads} heads, d_ff {model.d_ff}, {model.positions} positions",
         f"Training: {optim.name}, peak learning rate {optim.lr}, {config.steps} steps of {config.batch_size} examples, "
         f"seed {config.seed}; the same for all three",

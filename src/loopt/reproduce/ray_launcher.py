@@ -1,7 +1,7 @@
 """Running the jobs of an experiment side by side, as tasks of a Ray cluster.
 
 All that a job knows is in its run's directory, which every node must see under the same path. When a worker dies, Ray
-starts its task again, on whichever node has room, and the run goes on from its last checkpoint.
+starts its task again, on whichever node has room, and the run resumes from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any
 
 from loopt.errors import InputError, RunError
 from loopt.reproduce.experiment import Job
-from loopt.reproduce.sweep import Places, run_job, saved_step
+from loopt.reproduce.sweep import Folders, run_job, saved_step, unfinished
 from loopt.runs.run import BusyError
 from loopt.training import DivergedError, Outcome, Session
-from loopt.training.signals import noted_signals, stopped_by
+from loopt.training.signals import catch_signals, stopped_by
 
 RETRIES = 3
 """How often a job whose worker died is started again before it is given up."""
@@ -33,35 +33,34 @@ LOOK_EVERY = 0.5
 
 
 def run_on_ray(
-    jobs: Sequence[Job], places: Places, session: Session, say: Callable[[str], None], gpus_per_run: float = 1.0
+    jobs: Sequence[Job], folders: Folders, session: Session, say: Callable[[str], None], gpus_per_run: float = 1.0
 ) -> tuple[Outcome | None, list[str]]:
-    """What ``run_locally`` does, with as many jobs at a time as the cluster has room for; of the outcomes of those that
-    were stopped, the furthest.
+    """Does what ``run_locally`` does, with as many jobs at a time as the cluster has room for, and returns, of the
+    outcomes of those that were stopped, the furthest.
 
     The time limit is one moment for all jobs, by the clocks of their nodes; the start of Ray counts. A signal cancels
     the jobs: those that train save and stop, the others just stop. A second signal waits for nothing, and then the last
-    checkpoints are what is gone on from. A job that fails leaves the others alone; when they have ended, what failed
+    checkpoints are what is resumed. A job that fails leaves the others alone; when they have ended, what failed
     for another reason than divergence is a ``RunError``.
     """
     if not 0 <= gpus_per_run <= 1:
         raise InputError(f"gpus_per_run={gpus_per_run}: allowed is 0 to 1, since a run trains on one GPU")
     deadline = None if session.time_limit is None else time.time() + session.time_limit
-    places = Places(places.runs.resolve(), places.results.resolve())  # a worker may live in another directory
+    folders = Folders(folders.runs.resolve(), folders.results.resolve())  # a worker may live in another directory
     with _cluster() as ray:
         gpus = gpus_per_run if session.device in ("auto", "cuda") and ray.cluster_resources().get("GPU") else 0
         device = "cpu" if gpus_per_run == 0 and session.device == "auto" else session.device
         session = replace(session, device=device, progress=False)
         task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=RETRIES)(_run)
-        with noted_signals() as caught:
-            unfinished = (job for job in jobs if job.read_result(places.results) is None)
-            waiting = {task.remote(job, places, session, deadline): job for job in unfinished}
-            return _watch(ray, waiting, places, caught, say)
+        with catch_signals() as caught:
+            waiting = {task.remote(job, folders, session, deadline): job for job in unfinished(jobs, folders, say)}
+            return _watch(ray, waiting, folders, caught, say)
 
 
 @contextmanager
 def _cluster() -> Iterator[Any]:
-    """Ray, connected: as this process already is, else to the cluster that RAY_ADDRESS names or that ``ray start``
-    started here, else to one of our own that ends with us."""
+    """Yields Ray, connected: as this process already is, else to the cluster that RAY_ADDRESS names or that ``ray
+    start`` started here, else to one of our own that ends with us."""
     try:
         import ray
     except ImportError:
@@ -79,7 +78,7 @@ def _cluster() -> Iterator[Any]:
 
 
 def _check_address(address: str) -> None:
-    """Ray itself tries for more than two minutes before it gives up."""
+    """Raises an InputError where no cluster answers; Ray itself tries for more than two minutes before it gives up."""
     if address in ("", "auto", "local"):
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -89,24 +88,24 @@ def _check_address(address: str) -> None:
         raise InputError(f"RAY_ADDRESS={address}: no Ray cluster answers there ({error})") from None
 
 
-def _run(job: Job, places: Places, session: Session, deadline: float | None) -> Outcome:
-    """One job, in a worker: a task runs in the main thread there, so that ``train`` notes signals as usual."""
+def _run(job: Job, folders: Folders, session: Session, deadline: float | None) -> Outcome:
+    """Runs one job in a worker: a task runs in the main thread there, so that ``train`` catches signals as usual."""
     if deadline is not None:
         left = deadline - time.time()
         if left <= 0:
-            return Outcome(False, saved_step(job, places), "time limit")
+            return Outcome(False, saved_step(job, folders), "time limit")
         session = replace(session, time_limit=left)
-    outcome = _run_when_free(job, places, session)
+    outcome = _run_when_free(job, folders, session)
     if not outcome.finished and outcome.signal == signal.SIGTERM:
         signal.raise_signal(signal.SIGTERM)  # meant for this worker or its node: to Ray it is dead, the job is not
     return outcome
 
 
-def _run_when_free(job: Job, places: Places, session: Session) -> Outcome:
+def _run_when_free(job: Job, folders: Folders, session: Session) -> Outcome:
     patience = time.monotonic() + LOCK_WAIT
     while True:
         try:
-            return run_job(job, places, session)
+            return run_job(job, folders, session)
         except BusyError:
             if time.monotonic() > patience:
                 raise
@@ -114,9 +113,9 @@ def _run_when_free(job: Job, places: Places, session: Session) -> Outcome:
 
 
 def _watch(
-    ray: Any, waiting: dict[Any, Job], places: Places, caught: list[int], say: Callable[[str], None]
+    ray: Any, waiting: dict[Any, Job], folders: Folders, caught: list[int], say: Callable[[str], None]
 ) -> tuple[Outcome | None, list[str]]:
-    """Tell of every job how it ended, when it ends."""
+    """Says of every job how it ended, when it ends."""
     stopped: list[Outcome] = []
     diverged: list[str] = []
     failed: list[str] = []
@@ -132,7 +131,7 @@ def _watch(
             try:
                 outcome: Outcome = ray.get(reference)
             except ray.exceptions.TaskCancelledError:
-                outcome = Outcome(False, saved_step(job, places), "cancelled", signal=signal.SIGINT)
+                outcome = Outcome(False, saved_step(job, folders), "cancelled", signal=signal.SIGINT)
             except ray.exceptions.RayTaskError as error:
                 if isinstance(error.cause, DivergedError):
                     diverged.append(job.name)
@@ -143,7 +142,7 @@ def _watch(
                 continue
             except ray.exceptions.RayError as error:
                 failed.append(job.name)
-                kind, step = type(error).__name__, saved_step(job, places)
+                kind, step = type(error).__name__, saved_step(job, folders)
                 say(f"{job.name}: lost its worker more than {RETRIES} times ({kind}), saved at step {step}")
                 continue
             if outcome.finished:
@@ -160,7 +159,7 @@ def _watch(
 
 
 def _by_our_signal(outcome: Outcome, caught: list[int]) -> Outcome:
-    """What stopped a job that we cancelled is the signal that we caught."""
+    """Returns the outcome of a job that we cancelled as that of the signal that we caught."""
     if not caught:
         return outcome
     return replace(outcome, reason=stopped_by(caught[0]), signal=caught[0])

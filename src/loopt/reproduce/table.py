@@ -1,11 +1,16 @@
-"""From result files to the paper's table, ours beside theirs."""
+"""From result files to the paper's table, ours beside theirs.
+
+A number of ours is the mean over the seeds that all measured rows of the table share, with the range where there are
+several. Seeds that only some rows have are told in a note: they say how much seeds differ, and compare nothing.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from loopt.analysis import percent_gap
@@ -19,7 +24,7 @@ SOLVED = 0.99
 
 
 def by_loops(experiment: Experiment, scale: Scale, results: Path) -> dict[str, dict[int, float]]:
-    """Accuracy by the number of loops at inference, of every run that was measured so."""
+    """Returns accuracy by the number of loops at inference, of every run of seed 0 that was measured so."""
     curves = {}
     for job in jobs_of(experiment, scale, 1):
         found = job.read_result(results)
@@ -29,84 +34,119 @@ def by_loops(experiment: Experiment, scale: Scale, results: Path) -> dict[str, d
 
 
 def by_difficulty(experiment: Experiment, scale: Scale, results: Path) -> dict[LoopPlan, dict[str, float]]:
-    """Accuracy on each difficulty, of the run that the table shows for a row; only where that is a single one."""
+    """Returns accuracy on each difficulty, in the mean over the seeds that the table shows for a row; only where a row
+    is one run a seed."""
     curves = {}
-    for row in experiment.rows:
-        match _measure(experiment, scale, row, results).best:
-            case [{"by_difficulty": found}]:
-                curves[row.plan] = found
+    for plan, row in Measured.read(experiment, scale, results).rows.items():
+        runs = [run for shown in row.shown.values() for run in shown]
+        if len(row.shown) == 1 and runs and all("by_difficulty" in run for run in runs):
+            names = runs[0]["by_difficulty"]
+            curves[plan] = {name: fmean(run["by_difficulty"][name] for run in runs) for name in names}
     return curves
 
 
 def build_sheet(experiment: Experiment, scale: Scale, results: Path) -> Sheet:
-    """The table from the files alone; rows that are not measured yet have no numbers of ours."""
+    """Returns the table from the files alone; rows that are not measured yet have no numbers of ours."""
     columns = experiment.columns(scale)
-    measured = {row.plan: _measure(experiment, scale, row, results) for row in experiment.rows}
-    ours = {plan: one.values for plan, one in measured.items()}
+    measured = Measured.read(experiment, scale, results)
+    means = {
+        plan: {column: fmean(values) for column, values in row.columns.items()} for plan, row in measured.rows.items()
+    }
     paper = {row.plan: row.paper for row in experiment.rows}
     lines = []
     for row in experiment.rows:
-        values, best = measured[row.plan].values, measured[row.plan].best
-        gap = Cell(_gap(row.plan, columns, ours), _gap(row.plan, columns, paper), scale != "cpu")
+        ours, comparable = measured.rows[row.plan], scale != "cpu"
+        gap = Cell.of([_gap(row.plan, columns, means)], _gap(row.plan, columns, paper), comparable)
+        runs = [run for shown in ours.shown.values() for run in shown]
         lines.append(
             Line(
                 name=f"{'Loop' if row.looped else 'Base'} {row.plan.typography}",
                 looped=row.looped,
-                parameters=best[0]["result"]["parameters"] if best else None,
-                flops=best[0]["result"]["flops"] if best else None,
-                cells=[Cell(values.get(column), row.paper.get(column), scale != "cpu") for column in columns],
+                parameters=runs[0]["result"]["parameters"] if runs else None,
+                flops=runs[0]["result"]["flops"] if runs else None,
+                cells=[Cell.of(ours.columns.get(name, []), row.paper.get(name), comparable) for name in columns],
                 gap=gap if row.looped else None,
-                steps=sum(one["result"]["step"] for one in best) if best else None,
-                solved=[solved_at(one) for one in best] if len(best) == len(experiment.variants) else [],
-                seconds=sum(one["result"]["seconds"] for one in best) if best else None,
+                seeds=max((len(shown) for shown in ours.shown.values()), default=0),
+                steps=[run["result"]["step"] for run in runs],
+                solved=[solved_at(run) for run in runs],
+                seconds=sum(run["result"]["seconds"] for run in runs) if runs else None,
             )
         )
     labels = [experiment.small[column] if scale == "cpu" else column for column in columns]
-    notes = _notes(experiment, scale, measured)
-    return Sheet(f"{experiment.title}, scale {scale}", labels, lines, notes)
+    return Sheet(f"{experiment.title}, scale {scale}", labels, lines, _notes(experiment, scale, measured))
 
 
 def solved_at(result: dict[str, Any]) -> int | None:
+    """Returns the step at which validation first had 99%, or None."""
     return next((step for step, accuracy, _ in result["curve"] if accuracy >= SOLVED), None)
 
 
 @dataclass(frozen=True)
-class _Measured:
-    """Of one row: of each variant, the best seed's."""
+class MeasuredRow:
+    """What the result files have of one row."""
 
-    values: dict[str, float]
-    """Our accuracies in %, by column."""
-    best: list[dict[str, Any]]
-    """The results they come from."""
-    seeds: dict[str, list[float]]
-    """Mean accuracy in % of every seed, in their order, by variant."""
+    every: dict[str, dict[int, dict[str, Any]]]
+    """All results, by variant and seed."""
+    shown: dict[str, list[dict[str, Any]]]
+    """Those of the seeds that the rows of the table share, by variant."""
+    columns: dict[str, list[float]]
+    """Accuracies in % of those, by column."""
     outdated: list[str]
-    """Those whose settings are no longer the experiment's."""
+    """Runs whose settings are no longer the experiment's."""
 
 
-def _measure(experiment: Experiment, scale: Scale, row: Row, results: Path) -> _Measured:
-    measured = _Measured({}, [], {}, [])
+@dataclass(frozen=True)
+class Measured:
+    """What the result files have of a table."""
+
+    rows: dict[LoopPlan, MeasuredRow]
+    seeds: dict[str, list[int]]
+    """Those that all measured rows share, by variant; empty where they share none."""
+
+    @classmethod
+    def read(cls, experiment: Experiment, scale: Scale, results: Path) -> Measured:
+        """Reads the result files of all rows."""
+        found = {row.plan: _results_of(experiment, scale, row, results) for row in experiment.rows}
+        seeds = {variant: _shared(every[variant] for every, _ in found.values()) for variant in experiment.variants}
+        rows = {}
+        for plan, (every, outdated) in found.items():
+            shown, columns = {}, {}
+            for variant, by_seed in every.items():
+                # Rows that share no seed cannot be compared; then each shows what it has.
+                chosen = [by_seed[seed] for seed in seeds[variant] or by_seed if seed in by_seed]
+                if chosen:
+                    shown[variant] = chosen
+                    for test, column in experiment.columns_of(variant, scale).items():
+                        columns[column] = [100 * run["result"]["accuracies"][test] for run in chosen]
+            rows[plan] = MeasuredRow(every, shown, columns, outdated)
+        return cls(rows, seeds)
+
+
+def _results_of(
+    experiment: Experiment, scale: Scale, row: Row, results: Path
+) -> tuple[dict[str, dict[int, dict[str, Any]]], list[str]]:
+    """Returns all results of a row, by variant and seed, and the names of those with outdated settings."""
+    every: dict[str, dict[int, dict[str, Any]]] = {variant: {} for variant in experiment.variants}
+    outdated = []
     for variant in experiment.variants:
-        done = []
         for seed in range(MOST_SEEDS):
             job = Job(experiment, scale, row, variant, seed)
             result = job.read_result(results)
             if result is not None:
-                done.append((job, result))
-        if done:
-            result = max((result for _, result in done), key=lambda one: one["result"]["accuracy"])
-            measured.best.append(result)
-            measured.seeds[variant] = [100 * one["result"]["accuracy"] for _, one in done]
-            for job, one in done:
-                if one["result"]["config"] != codec.fingerprint(job.config.resolved()):
-                    measured.outdated.append(job.name)
-            for test, column in experiment.columns_of(variant, scale).items():
-                measured.values[column] = 100 * result["result"]["accuracies"][test]
-    return measured
+                every[variant][seed] = result
+                if result["result"]["config"] != codec.fingerprint(job.config.resolved()):
+                    outdated.append(job.name)
+    return every, outdated
+
+
+def _shared(by_row: Iterable[dict[int, Any]]) -> list[int]:
+    """Returns the seeds that all rows have, of those that have any."""
+    measured = [set(by_seed) for by_seed in by_row if by_seed]
+    return sorted(set.intersection(*measured)) if measured else []
 
 
 def _gap(plan: LoopPlan, columns: Sequence[str], values: dict[LoopPlan, dict[str, float]]) -> float | None:
-    """% gap of a looped row, by the mean over the columns; None where a row or number it needs is not there."""
+    """Returns the % gap of a looped row, by the mean over the columns; None where a number it needs is not there."""
     if plan.depth == plan.distinct_layers:
         return None
     means = []
@@ -120,45 +160,74 @@ def _gap(plan: LoopPlan, columns: Sequence[str], values: dict[LoopPlan, dict[str
     return None if iso_flop <= iso_param or math.isnan(gap) else gap
 
 
-def _notes(experiment: Experiment, scale: Scale, by_plan: dict[LoopPlan, _Measured]) -> list[str]:
-    measured = by_plan.values()
-    notes = ["Accuracy in %, ours (the paper's, difference); % gap likewise, by the mean over the columns."]
+def _notes(experiment: Experiment, scale: Scale, measured: Measured) -> list[str]:
+    notes = [
+        "Accuracy in %, ours (the paper's, difference).",
+        "% gap by the mean over the columns; in brackets what follows from the paper's numbers: it prints none.",
+    ]
     if not experiment.in_the_paper:
         notes = ["Accuracy in %; % gap by the mean over the columns. The paper has no such table."]
     elif scale == "cpu":
-        notes = [
-            "Accuracy in %, ours (the paper's); % gap likewise, by the mean over the columns.",
-            "At this scale the task and the models are smaller than the paper's: look at the pattern alone.",
-        ]
-    notes.append(
-        "Steps and seconds of the runs shown; to 99%: the step at which validation first had that, run by run."
-    )
-    seeds = sorted({len(accuracies) for one in measured for accuracies in one.seeds.values()})
-    if seeds:
-        notes.append(_of_seeds(seeds[0], seeds[-1], experiment.seeds))
-    several = [text for plan, one in by_plan.items() for text in _seed_by_seed(plan, one)]
-    if several:
-        notes.append(f"Mean accuracy of each seed: {'; '.join(several)}.")
-    outdated = [name for one in measured for name in one.outdated]
+        notes[0] = "Accuracy in %, ours (the paper's)."
+        notes.append("At this scale the task and the models are smaller than the paper's: look at the pattern alone.")
+    notes.append("Steps of each run; to 99%: the step at which its validation first had that; seconds of all runs.")
+    rows = measured.rows
+    if any(row.shown for row in rows.values()):
+        notes += _seed_notes(experiment, measured)
+    outdated = [name for row in rows.values() for name in row.outdated]
     if outdated:
         notes.append(f"Measured with settings that have changed since: {', '.join(outdated)}.")
     for key, what in (("hardware", "On"), ("torch", "torch"), ("loopt", "loopt")):
-        seen = sorted({result["result"][key] for one in measured for result in one.best})
+        runs = [run for row in rows.values() for shown in row.shown.values() for run in shown]
+        seen = sorted({run["result"][key] for run in runs})
         if seen:
             notes.append(f"{what} {', '.join(seen)}.")
     return notes
 
 
-def _seed_by_seed(plan: LoopPlan, measured: _Measured) -> list[str]:
-    """Of the variants that have more than one."""
+def _seed_notes(experiment: Experiment, measured: Measured) -> list[str]:
+    """Returns what is to be said about seeds: which the table shows, the best of them, and those of some rows alone."""
+    shared = {variant: seeds for variant, seeds in measured.seeds.items() if seeds}
+    notes = []
+    if not shared:
+        notes.append("Rows share no seed, so they cannot be compared; each shows its own.")
+    elif all(seeds == [0] for seeds in shared.values()):
+        notes.append("One seed each.")
+    else:
+        told = "; ".join(" ".join([variant, *map(str, seeds)]).strip() for variant, seeds in shared.items())
+        notes.append(f"Mean [range] over the seeds that all rows have: {told}.")
+    if experiment.best_of > 1:
+        notes.append(f"The paper reports the best of {experiment.best_of} seeds.")
+        best = [text for plan, row in measured.rows.items() for text in _best_seed(plan, row)]
+        if best:
+            notes.append(f"Ours that is best on validation has, on test: {'; '.join(best)}.")
+    further = [text for plan, row in measured.rows.items() for text in _all_seeds(plan, row)]
+    if further:
+        notes.append(f"Noise, the mean accuracy of every seed of rows that have more: {'; '.join(further)}.")
+    return notes
+
+
+def _best_seed(plan: LoopPlan, row: MeasuredRow) -> list[str]:
+    """Returns, for each variant with several shown seeds, the accuracy of the one that validation would choose."""
     return [
-        " ".join(filter(None, (plan.typography, variant, ", ".join(f"{accuracy:.1f}" for accuracy in accuracies))))
-        for variant, accuracies in measured.seeds.items()
-        if len(accuracies) > 1
+        _told(plan, variant, f"{100 * max(runs, key=_best_validation)['result']['accuracy']:.1f}")
+        for variant, runs in row.shown.items()
+        if len(runs) > 1
     ]
 
 
-def _of_seeds(fewest: int, most: int, in_the_paper: int) -> str:
-    count = str(most) if fewest == most else f"{fewest} to {most}"
-    ours = "One seed each" if most == 1 else f"The best of {count} seeds by mean accuracy"
-    return f"{ours}; the paper's, the best of {in_the_paper}." if in_the_paper > 1 else f"{ours}."
+def _all_seeds(plan: LoopPlan, row: MeasuredRow) -> list[str]:
+    """Returns the mean accuracy of every seed, for variants of which not all seeds are shown."""
+    return [
+        _told(plan, variant, ", ".join(f"{100 * run['result']['accuracy']:.1f}" for run in by_seed.values()))
+        for variant, by_seed in row.every.items()
+        if len(by_seed) > len(row.shown.get(variant, []))
+    ]
+
+
+def _told(plan: LoopPlan, variant: str, numbers: str) -> str:
+    return " ".join(filter(None, (plan.typography, variant, numbers)))
+
+
+def _best_validation(result: dict[str, Any]) -> float:
+    return max(accuracy for _, accuracy, _ in result["curve"])

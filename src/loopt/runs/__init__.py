@@ -1,15 +1,21 @@
 """A run on disk. Everything that reads or writes one goes through here."""
 
 from loopt.runs.checkpoint import Best, CheckpointError, TrainState
-from loopt.runs.config import OptimConfig, TrainConfig
-from loopt.runs.run import Run, read_config
+from loopt.runs.config import TrainConfig
+from loopt.runs.optimizers import AdafactorConfig, AdamWConfig, MuonConfig, OptimizerConfig
+from loopt.runs.run import Run, load, load_run, read_config
 
 __all__ = [
+    "AdafactorConfig",
+    "AdamWConfig",
     "Best",
     "CheckpointError",
-    "OptimConfig",
+    "MuonConfig",
+    "OptimizerConfig",
     "Run",
     "TrainConfig",
     "TrainState",
+    "load",
+    "load_run",
     "read_config",
 ]

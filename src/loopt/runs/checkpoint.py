@@ -26,7 +26,8 @@ from loopt.files import explain_os_errors, sync
 
 FORMAT = 2
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
-KEPT = "kept"
+KEEP_MARKER = "kept"
+"""An empty file in a checkpoint that stays for good."""
 TEMPORARY = ".tmp-"
 
 
@@ -36,9 +37,11 @@ class CheckpointError(RunError):
 
 @dataclass(frozen=True)
 class Best:
+    """The best evaluation of a run so far."""
+
     step: int
     score: float
-    """The higher, the better: of a task its accuracy, of a language model its loss with a minus."""
+    """The higher, the better: the accuracy of a task, minus the loss of a language model."""
     shown: str
     """The same, as a person wants to see it."""
 
@@ -60,11 +63,12 @@ class TrainState:
 
 
 def name_of(step: int) -> str:
+    """Returns the name of a checkpoint's directory."""
     return f"step-{step}"
 
 
 def steps_in(directory: Path) -> list[int]:
-    """The steps there are checkpoints of, whether intact or not, oldest first."""
+    """Returns the steps of all checkpoints, whether intact or not, oldest first."""
     if not directory.is_dir():
         return []
     matches = (re.fullmatch(r"step-(\d+)", entry.name) for entry in directory.iterdir())
@@ -72,14 +76,14 @@ def steps_in(directory: Path) -> list[int]:
 
 
 def is_kept(directory: Path, step: int) -> bool:
-    """Whether a checkpoint is to stay for good."""
-    return (directory / name_of(step) / KEPT).exists()
+    """Tells whether a checkpoint is to stay for good."""
+    return (directory / name_of(step) / KEEP_MARKER).exists()
 
 
 def save(
     directory: Path, weights: dict[str, Tensor], optimizer: dict[str, Tensor], state: TrainState, kept: bool = False
 ) -> None:
-    """Write ``directory/step-N``. When that fails, what was there before is untouched."""
+    """Writes ``directory/step-N``. When that fails, what was there before is untouched."""
     existing = steps_in(directory)
     intact = f"; the checkpoint of step {existing[-1]} is intact" if existing else ""
     temporary, final = directory / f"{TEMPORARY}{name_of(state.step)}", directory / name_of(state.step)
@@ -98,7 +102,7 @@ def save(
             for name in (WEIGHTS, OPTIMIZER, STATE):
                 sync(temporary / name)
             if kept:
-                (temporary / KEPT).touch()
+                (temporary / KEEP_MARKER).touch()
             sync(temporary)
             temporary.rename(final)
             sync(directory)
@@ -108,20 +112,20 @@ def save(
 
 
 def remove(directory: Path, step: int) -> None:
-    """Delete a checkpoint; it is renamed first, so that a half-deleted one is never taken for one."""
+    """Deletes a checkpoint; it is renamed first, so that a half-deleted one is never taken for one."""
     doomed = directory / f"{TEMPORARY}old-{name_of(step)}"
     (directory / name_of(step)).rename(doomed)
     shutil.rmtree(doomed)
 
 
-def sweep(directory: Path) -> None:
-    """Delete what a killed process left half written or half deleted."""
+def remove_leftovers(directory: Path) -> None:
+    """Deletes what a killed process left half written or half deleted."""
     for leftover in directory.glob(f"{TEMPORARY}*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
 def load_state(directory: Path, step: int, config: str) -> TrainState:
-    """Check all of a checkpoint and read its state; CheckpointError says what is wrong with it."""
+    """Checks all of a checkpoint and returns its state; a CheckpointError says what is wrong with it."""
     path = directory / name_of(step)
     state, files = read_state(path)
     for name in (WEIGHTS, OPTIMIZER):
@@ -134,7 +138,7 @@ def load_state(directory: Path, step: int, config: str) -> TrainState:
 
 
 def read_state(path: Path) -> tuple[TrainState, dict[str, Any]]:
-    """A checkpoint's state.json, and what it says about the other files, which are not looked at."""
+    """Reads a checkpoint's state.json, and returns it with what it says about the other files, which are not read."""
     try:
         data = json.loads((path / STATE).read_text())
     except FileNotFoundError:
@@ -151,14 +155,14 @@ def read_state(path: Path) -> tuple[TrainState, dict[str, Any]]:
 
 
 def load_weights(directory: Path, step: int, model: torch.nn.Module) -> None:
-    """Put a checkpoint's weights into ``model``, which must have exactly these."""
+    """Loads a checkpoint's weights into ``model``, which must have exactly these."""
     path = directory / name_of(step) / WEIGHTS
     put_weights(model, _load(path), str(path))
 
 
 @torch.no_grad()
 def put_weights(model: torch.nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Whole tensors into a model that may be sharded."""
+    """Copies full tensors into a model that may be sharded; ``where`` they come from is told in an error."""
     expected = model.state_dict()
     for name in sorted(expected.keys() | tensors.keys()):
         found, wanted = _describe(tensors.get(name)), _describe(expected.get(name))
@@ -172,6 +176,7 @@ def put_weights(model: torch.nn.Module, tensors: Mapping[str, Tensor], where: st
 
 
 def load_optimizer(directory: Path, step: int) -> dict[str, Tensor]:
+    """Returns a checkpoint's optimizer state, by name."""
     return _load(directory / name_of(step) / OPTIMIZER)
 
 

@@ -11,32 +11,40 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from loopt import tasks
 from loopt.errors import ConfigError, PlanError
 from loopt.plan import LoopPlan
-from loopt.runs.config import PLACE, TrainConfig
-from loopt.tasks.base import ADDED_LATER
+from loopt.runs.config import TrainConfig
+from loopt.runs.optimizers import OPTIMIZERS, OptimizerConfig
+from loopt.source import PLACE, Source
+from loopt.text.source import Text
 
-PLACES = {field.name for field in dataclasses.fields(TrainConfig) if field.metadata == PLACE}
+CHOICES = (Source, OptimizerConfig)
+"""Classes of which a config has one kind or another; JSON tells which by its name."""
+
+
+def _kinds_of(choice: type) -> dict[str, Any]:
+    return {**tasks.registry, Text.name: Text} if choice is Source else dict(OPTIMIZERS)
 
 
 def to_json(config: TrainConfig) -> dict[str, Any]:
+    """Returns the config as plain JSON values."""
     encoded: dict[str, Any] = _encode(config)
     return encoded
 
 
 def from_json(data: Any) -> TrainConfig:
+    """Returns the config that ``to_json`` gave, or raises a ConfigError that names the field."""
     config: TrainConfig = _decode(TrainConfig, data, "config")
     return config
 
 
 def fingerprint(config: TrainConfig) -> str:
-    """A short hash of everything that decides the run's result. Hashed as it will be read back, where lr=1 is 1.0, and
-    without the fields added later that are at their default, as if they had never been added."""
-    read_back = _encode(from_json(to_json(config)), for_hashing=True)
+    """Returns a short hash of everything that decides the run's result, as it will be read back, where lr=1 is 1.0."""
+    read_back = _encode(from_json(to_json(config)), with_places=False)
     return hashlib.sha256(json.dumps(read_back, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def differences(old: TrainConfig, new: TrainConfig) -> dict[str, tuple[Any, Any]]:
-    """The fields in which two configs differ, such as ``optim.lr``, with the old value and the new one."""
-    before, after = (_flatten({k: v for k, v in to_json(one).items() if k not in PLACES}) for one in (old, new))
+    """Returns the fields in which two configs differ, such as ``optim.lr``, with the old value and the new one."""
+    before, after = (_flatten(_encode(one, with_places=False)) for one in (old, new))
     return {
         name: (before.get(name), after.get(name))
         for name in sorted(before.keys() | after.keys())
@@ -51,24 +59,17 @@ def _flatten(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _encode(value: Any, for_hashing: bool = False) -> Any:
+def _encode(value: Any, with_places: bool = True) -> Any:
     if isinstance(value, LoopPlan):
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {
-            field.name: _encode(getattr(value, field.name), for_hashing)
+        encoded = {
+            field.name: _encode(getattr(value, field.name), with_places)
             for field in dataclasses.fields(value)
-            if not for_hashing or _is_hashed(field, getattr(value, field.name))
+            if with_places or field.metadata != PLACE
         }
-        return {"name": value.name, **fields} if isinstance(value, tasks.Task) else fields
+        return {"name": value.name, **encoded} if isinstance(value, CHOICES) else encoded
     return list(value) if isinstance(value, tuple) else value
-
-
-def _is_hashed(field: dataclasses.Field[Any], value: Any) -> bool:
-    if field.metadata == ADDED_LATER:
-        made = field.default_factory
-        return bool(value != (field.default if made is dataclasses.MISSING else made()))
-    return field.metadata != PLACE
 
 
 def _decode(kind: Any, value: Any, where: str) -> Any:
@@ -77,14 +78,13 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
             return LoopPlan.parse(_expect(str, value, where))
         except PlanError as error:
             raise ConfigError(f"{where}: {error}") from None
-    if kind is tasks.Task:
-        if value is None:
-            return None
+    if kind in CHOICES:
         settings = dict(_expect(dict, value, where))
         name = settings.pop("name", None)
-        if not isinstance(name, str) or name not in tasks.registry:
-            raise ConfigError(f"{where}.name={name}: allowed is {' | '.join(tasks.registry)}")
-        return _decode(tasks.registry[name], settings, where)
+        kinds = _kinds_of(kind)
+        if not isinstance(name, str) or name not in kinds:
+            raise ConfigError(f"{where}.name={name}: allowed is {' | '.join(kinds)}")
+        return _decode(kinds[name], settings, where)
     if dataclasses.is_dataclass(kind):
         return _decode_fields(kind, _expect(dict, value, where), where)
     if get_origin(kind) in (Union, types.UnionType):
@@ -111,7 +111,7 @@ def _decode_fields(kind: Any, data: dict[str, Any], where: str) -> Any:
     for name in data.keys() - fields.keys():
         raise ConfigError(f"{where}.{name}: no such field; allowed are {', '.join(fields)}")
     for name in fields.keys() - data.keys():
-        if fields[name].metadata not in (ADDED_LATER, PLACE):
+        if fields[name].metadata != PLACE:
             raise ConfigError(f"{where}.{name}: missing")
     return kind(**{name: _decode(hints[name], value, f"{where}.{name}") for name, value in data.items()})
 

@@ -10,40 +10,9 @@ from loopt.errors import require
 from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
 from loopt.runs.loop_counts import LoopCounts
+from loopt.runs.optimizers import AdafactorConfig, OptimizerConfig
 from loopt.runs.stacking import StackingConfig
-from loopt.tasks import Task
-from loopt.tasks.base import ADDED_LATER
-
-OptimizerName = Literal["adafactor", "adamw", "muon"]
-
-PLACE = {"place": True}
-"""Marks a field that says where something lies, which is no part of what a run is."""
-
-
-@dataclass(frozen=True)
-class OptimConfig:
-    name: OptimizerName = "adafactor"
-    """adafactor is the paper's; muon trains the layers' matrices and leaves the rest to adamw."""
-    lr: float = 1e-3
-    """Peak learning rate, reached after the warm-up and decayed to zero by a cosine."""
-    warmup_steps: int = 1000
-    betas: tuple[float, float] = (0.9, 0.95)
-    """Of AdamW."""
-    weight_decay: float = 0.0
-    """On matrices; norms and biases are left alone."""
-    clip_norm: float = 1.0
-    """Largest norm of the whole gradient."""
-    scale_parameter: bool = True
-    """Adafactor: the rate is relative to each matrix's own size."""
-
-    def __post_init__(self) -> None:
-        require(self.name in get_args(OptimizerName), "optim.name", self.name, " | ".join(get_args(OptimizerName)))
-        require(math.isfinite(self.lr) and self.lr > 0, "optim.lr", self.lr, "more than 0")
-        require(self.warmup_steps >= 0, "optim.warmup_steps", self.warmup_steps, "0 or more")
-        require(all(0 <= beta < 1 for beta in self.betas), "optim.betas", self.betas, "0 up to, not including, 1")
-        require(self.weight_decay >= 0, "optim.weight_decay", self.weight_decay, "0 or more")
-        require(self.clip_norm > 0, "optim.clip_norm", self.clip_norm, "more than 0")
-
+from loopt.source import Source
 
 RegularizerKind = Literal["cosine", "l2"]
 
@@ -80,46 +49,41 @@ class RegularizerConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    # With text it is None. Were that part of its type, the command line would not see in the default which settings
-    # a task has.
-    task: Task
-    """What to train on; none with text."""
+    """Everything that defines a training run. The same config and seed give the same run."""
+
+    source: Source
+    """What to train on: a task, or text."""
     model: ModelConfig
-    optim: OptimConfig = field(default_factory=OptimConfig)
+    """The architecture."""
+    optim: OptimizerConfig = field(default_factory=AdafactorConfig)
+    """The optimizer and its learning rate."""
     steps: int = 200_000
     """Updates in all; the learning rate is zero at the end."""
     batch_size: int = 256
+    """Examples, or sequences of text, in an update."""
     seed: int = 0
     """Of the starting weights and of the training examples; validation and test are the same for every seed."""
-    train_examples: int | None = None
-    """Size of the training set, gone through again and again; none: every example is new."""
-    data: str | None = field(default=None, metadata=PLACE)
-    """Text to train a language model on instead of a task: a directory that `loopt data prepare` made."""
-    data_fingerprint: str = field(default="", metadata=ADDED_LATER)
-    """Of that text; filled in when the run starts, which is then refused any other."""
-    regularizer: RegularizerConfig = field(default_factory=RegularizerConfig, metadata=ADDED_LATER)
-    stacking: StackingConfig = field(default_factory=StackingConfig, metadata=ADDED_LATER)
-    loop_counts: LoopCounts = field(default_factory=LoopCounts, metadata=ADDED_LATER)
-    answer_weight: float = field(default=0.0, metadata=ADDED_LATER)
-    """Share of the loss that the answers get, what exact match looks at; the rest goes to all that is supervised."""
+    regularizer: RegularizerConfig = field(default_factory=RegularizerConfig)
+    """Draws blocks of layers towards each other."""
+    stacking: StackingConfig = field(default_factory=StackingConfig)
+    """Grows the model while it trains."""
+    loop_counts: LoopCounts = field(default_factory=LoopCounts)
+    """Trains with other numbers of loops than the plan's."""
     log_every: int = 100
+    """Steps between lines of the log."""
     eval_every: int = 1000
     """Steps between evaluations; a checkpoint is kept at each."""
     eval_examples: int = 2048
-    """Validation examples at each evaluation."""
+    """Validation examples, or sequences of text, at each evaluation."""
     test_examples: int = 8192
-    """Test examples for the final figure, measured on the best checkpoint."""
-    target_accuracy: float | None = None
-    """Stop when validation accuracy gets there; none: run all steps."""
+    """Test examples, or sequences of text, for the final figure, measured on the best checkpoint."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "log_every", "eval_every", "eval_examples", "test_examples"):
             require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        if self.task is not None:
-            parts = len(self.task.parts)
-            allowed = f"{parts} or more, one for each of its parts"
-            require(self.batch_size >= parts, "batch_size", self.batch_size, allowed)
-            require(self.data is None, "data", self.data, "none, since there is a task")
+        fewest = self.source.smallest_batch
+        allowed = f"{fewest} or more, one example for each task of the mixture"
+        require(self.batch_size >= fewest, "batch_size", self.batch_size, allowed)
         if self.regularizer.active:
             self.regularizer.check(self.model.plan.distinct_layers)
             require(not self.stacking.active, "stacking.block", self.stacking.block, "0 with a regularizer")
@@ -129,33 +93,20 @@ class TrainConfig:
             self.loop_counts.check(self.model.plan, self.steps)
             require(not self.stacking.active, "stacking.block", self.stacking.block, "0 with loop_counts")
         require(0 <= self.seed < 2**63, "seed", self.seed, "0 to 2^63 - 1")
-        if self.train_examples is not None:
-            require(self.train_examples >= 1, "train_examples", self.train_examples, "1 or more, or none")
-        require(0 <= self.answer_weight <= 1, "answer_weight", self.answer_weight, "0 to 1")
-        if self.target_accuracy is not None:
-            require(0 < self.target_accuracy <= 1, "target_accuracy", self.target_accuracy, "more than 0, at most 1")
         warmup = self.optim.warmup_steps
         require(warmup <= self.steps, "optim.warmup_steps", warmup, f"at most steps={self.steps}")
 
     def plan_of_checkpoint(self, step: int) -> LoopPlan:
-        """What the model's plan was when so many updates had been done; with stacking it was shallower earlier."""
+        """Returns the plan that the model had after ``step`` updates; with stacking it was shallower earlier."""
         return self.stacking.plan_at(max(0, step - 1)) if self.stacking.active else self.model.plan
 
     def resolved(self) -> TrainConfig:
-        """The config with the sizes that the model leaves to the task filled in, and checked where it does not."""
-        words = len(self.task.vocabulary)
-        length = max(task.length for task in (self.task, *self.task.tests.values()))
+        """Returns the config with the sizes that the model leaves to its source filled in, and checked."""
+        words, length = self.source.vocab_size, self.source.max_len
         model = replace(self.model, vocab_size=self.model.vocab_size or words, max_len=self.model.max_len or length)
-        require(model.vocab_size >= words, "model.vocab_size", model.vocab_size, f"the task's {words} or more")
-        require(model.max_len >= length, "model.max_len", model.max_len, f"the task's {length} or more")
+        allowed = f"{words} or more, as many as {self.source.name} has tokens"
+        require(model.vocab_size >= words, "model.vocab_size", model.vocab_size, allowed)
+        allowed = f"{length} or more, the length of {self.source.name}" if length else "1 or more: a sequence's length"
+        require(model.max_len >= max(length, 1), "model.max_len", model.max_len, allowed)
+        self.source.check_length(model.max_len)
         return replace(self, model=model)
-
-    def resolved_for_text(self, words: int, fingerprint: str) -> TrainConfig:
-        """The same for text: with so many words in its vocabulary, and with this fingerprint."""
-        model = replace(self.model, vocab_size=self.model.vocab_size or words)
-        require(model.vocab_size >= words, "model.vocab_size", model.vocab_size, f"the text's {words} or more")
-        require(model.max_len >= 1, "model.max_len", model.max_len, "1 or more: the length of a sequence")
-        require(self.target_accuracy is None, "target_accuracy", self.target_accuracy, "none with text")
-        require(self.train_examples is None, "train_examples", self.train_examples, "none with text: all of it counts")
-        require(self.answer_weight == 0, "answer_weight", self.answer_weight, "0 with text, which has no answers")
-        return replace(self, model=model, data_fingerprint=fingerprint)

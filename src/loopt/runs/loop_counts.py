@@ -16,7 +16,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
 
@@ -25,7 +25,6 @@ import torch
 from loopt.errors import require
 from loopt.plan import LoopPlan
 from loopt.random_bits import Stream
-from loopt.tasks.base import ADDED_LATER
 
 Distribution = Literal["uniform", "lognormal_poisson", "growing"]
 
@@ -46,7 +45,7 @@ class LoopCounts:
     center: float | None = None
     """Of lognormal_poisson: 1 + a Poisson number whose rate is log-normal with this mean, given that it is from low to
     high."""
-    until: int | None = field(default=None, metadata=ADDED_LATER)
+    until: int | None = None
     """Of growing: the step, counted from 0, from which on all have high loops.
     The smaller numbers get equal shares of the steps before it."""
 

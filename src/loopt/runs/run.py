@@ -1,4 +1,4 @@
-"""A run on disk: config.json, metrics.jsonl, checkpoints/, result.json."""
+"""A run on disk: config.json, metrics.jsonl, checkpoints/, result.json, and the tokenizer of a language model."""
 
 from __future__ import annotations
 
@@ -14,16 +14,11 @@ from typing import IO, Any, Literal
 from torch import Tensor
 
 from loopt.errors import InputError, RunError
-from loopt.files import explain_os_errors, sync, write_atomically
+from loopt.files import explain_os_errors, sync, try_lock, write_atomically
 from loopt.model import LoopedTransformer
 from loopt.runs import checkpoint, codec
 from loopt.runs.checkpoint import CheckpointError, TrainState
 from loopt.runs.config import TrainConfig
-
-try:
-    import fcntl
-except ImportError:  # Windows: two trainers of one run are then not caught
-    fcntl = None  # type: ignore[assignment]
 
 KEEP_LAST = 2
 
@@ -44,17 +39,18 @@ class Run:
         self._metrics: IO[bytes] | None = None
 
     @classmethod
-    def load(cls, directory: Path) -> Run:
-        return cls(directory, read_config(directory / "config.json"))
+    def load(cls, directory: Path | str) -> Run:
+        """Returns the run in a directory, for reading."""
+        return cls(Path(directory), read_config(Path(directory) / "config.json"))
 
     @classmethod
     def start(cls, directory: Path, config: TrainConfig) -> Run:
-        """Take ``directory`` for training ``config``: new, or the same run to go on with."""
+        """Takes ``directory`` for training ``config``: new, or the same run to resume."""
         run = cls(directory, config)
         with explain_os_errors(f"write the run {directory}"):
             run.checkpoints.mkdir(parents=True, exist_ok=True)
             run._take_lock()
-            checkpoint.sweep(run.checkpoints)
+            checkpoint.remove_leftovers(run.checkpoints)
         try:
             if (directory / "config.json").exists():
                 changed = codec.differences(read_config(directory / "config.json"), config)
@@ -63,10 +59,12 @@ class Run:
                     more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
                     raise RunError(
                         f"run {directory} was started with {name}={before}, now {now}{more}: choose another directory, "
-                        f"or go on as it was with: loopt train --from {directory / 'config.json'} --run {directory}"
+                        f"or resume it as it was with: loopt train --from {directory / 'config.json'} --run {directory}"
                     )
             else:
                 with explain_os_errors(f"write the run {directory}"):
+                    for name, text in config.source.run_files().items():
+                        write_atomically(directory / name, text)
                     write_atomically(directory / "config.json", json.dumps(codec.to_json(config), indent=1) + "\n")
         except BaseException:
             run.close()
@@ -74,16 +72,12 @@ class Run:
         return run
 
     def _take_lock(self) -> None:
-        self._lock = (self.directory / ".lock").open("ab")
-        if fcntl:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self.close()
-                raise BusyError(f"run {self.directory} is being trained by another process") from None
+        self._lock = try_lock(self.directory / ".lock")
+        if self._lock is None:
+            raise BusyError(f"run {self.directory} is being trained by another process")
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Releases the directory."""
         for file in (self._metrics, self._lock):
             if file:
                 with contextlib.suppress(OSError):  # what a full disk did not take has been reported by log
@@ -93,12 +87,13 @@ class Run:
     # Checkpoints
 
     def resume_point(self) -> TrainState | None:
-        """The newest checkpoint, checked; None where there is none. A damaged one is refused, not passed over."""
+        """Returns the newest checkpoint, checked, or None where there is none. A damaged one is refused, not
+        skipped."""
         steps = checkpoint.steps_in(self.checkpoints)
         return self._checked(steps[-1]) if steps else None
 
     def find(self, which: Literal["best", "last"] | int) -> TrainState:
-        """The checkpoint of a step, the last one, or the best one by validation, checked."""
+        """Returns the checkpoint of a step, the last one, or the best one by validation, checked."""
         steps = checkpoint.steps_in(self.checkpoints)
         if not steps:
             raise CheckpointError(f"run {self.directory} has no checkpoint yet")
@@ -115,7 +110,7 @@ class Run:
 
     @contextmanager
     def advising(self, step: int) -> Iterator[None]:
-        """Where the checkpoint of ``step`` turns out to be unusable, say how to go on without it."""
+        """Adds to an error about the checkpoint of ``step`` how to resume without it."""
         try:
             yield
         except InputError as error:
@@ -128,7 +123,7 @@ class Run:
             if step < damaged:
                 with contextlib.suppress(CheckpointError):
                     checkpoint.load_state(self.checkpoints, step, self.fingerprint)
-                    return f"The newest intact one before it is of step {step}: delete {doomed} to go on from there"
+                    return f"The newest intact one before it is of step {step}: delete {doomed} to resume from there"
         return f"There is no intact one before it: delete {self.checkpoints} to begin again"
 
     def save(
@@ -138,8 +133,8 @@ class Run:
         state: TrainState,
         keep: Collection[int] = (),
     ) -> None:
-        """Keep a checkpoint, for good where ``keep`` has its step, and of the older ones only the last, the best that
-        each of them knows of, and those for good."""
+        """Saves a checkpoint, for good where ``keep`` has its step. Of the older ones only the last stays, the best
+        that each of them knows of, and those for good."""
         if state.step in checkpoint.steps_in(self.checkpoints):
             return
         checkpoint.save(self.checkpoints, weights, optimizer, state, kept=state.step in keep)
@@ -152,7 +147,7 @@ class Run:
                     checkpoint.remove(self.checkpoints, step)
 
     def _with_bests(self, steps: list[int]) -> set[int]:
-        """These checkpoints and the best one that each knows of: who goes back to one of them will want it."""
+        """Returns these checkpoints and the best one that each knows of: who goes back to one of them will want it."""
         needed = set(steps)
         for step in steps:
             with contextlib.suppress(CheckpointError):
@@ -161,6 +156,7 @@ class Run:
         return needed
 
     def load_model(self, which: Literal["best", "last"] | int = "best") -> LoopedTransformer:
+        """Returns the model as a checkpoint has it."""
         step = self.find(which).step
         model = LoopedTransformer(replace(self.config.model, plan=self.config.plan_of_checkpoint(step)))
         with self.advising(step):
@@ -174,7 +170,7 @@ class Run:
         return self.directory / "metrics.jsonl"
 
     def open_metrics(self, keep_bytes: int) -> None:
-        """Open metrics.jsonl for appending, cut back to what a checkpoint had seen of it."""
+        """Opens metrics.jsonl for appending, cut back to what a checkpoint had seen of it."""
         with explain_os_errors(f"write {self.metrics_path}"):
             self._metrics = self.metrics_path.open("ab")
             size = self._metrics.tell()
@@ -188,20 +184,21 @@ class Run:
             sync(self.directory)
 
     def log(self, entry: dict[str, Any]) -> None:
+        """Appends a line to metrics.jsonl."""
         assert self._metrics is not None
         with explain_os_errors(f"write {self.metrics_path}"):
             self._metrics.write(json.dumps(entry).encode() + b"\n")
             self._metrics.flush()
 
     def sync_metrics(self) -> int:
-        """Put metrics.jsonl on the disk; how many bytes it has."""
+        """Waits until metrics.jsonl is on the disk, and returns how many bytes it has."""
         assert self._metrics is not None
         with explain_os_errors(f"write {self.metrics_path}"):
             os.fsync(self._metrics.fileno())
             return self._metrics.tell()
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """The lines so far; one that is still being written is left out."""
+        """Returns the lines so far; one that is still being written is left out."""
         if not self.metrics_path.exists():
             return []
         complete, _, _ = self.metrics_path.read_text().rpartition("\n")
@@ -210,11 +207,13 @@ class Run:
     # Result
 
     def write_result(self, result: dict[str, Any]) -> None:
+        """Writes result.json, which marks the run as finished."""
         path = self.directory / "result.json"
         with explain_os_errors(f"write {path}"):
             write_atomically(path, json.dumps(result, indent=1) + "\n")
 
     def read_result(self) -> dict[str, Any] | None:
+        """Returns the result of a finished run, or None."""
         path = self.directory / "result.json"
         if not path.exists():
             return None
@@ -226,7 +225,7 @@ class Run:
 
 
 def read_config(path: Path) -> TrainConfig:
-    """From a run's config.json, or from a result file, which has the config inside."""
+    """Reads a run's config.json, or a result file, which has the config inside."""
     try:
         data = json.loads(path.read_text())
     except FileNotFoundError:
@@ -237,3 +236,13 @@ def read_config(path: Path) -> TrainConfig:
     if isinstance(inside, str):
         raise RunError(f"{path}: it has no config, only its hash; a run's config.json is beside it")
     return codec.from_json(data if inside is None else inside)
+
+
+def load_run(directory: Path | str) -> Run:
+    """Returns the run in a directory, for reading: its config, metrics, result, checkpoints and model."""
+    return Run.load(directory)
+
+
+def load(directory: Path | str, checkpoint: Literal["best", "last"] | int = "best") -> LoopedTransformer:
+    """Returns the trained model of a run: as its best checkpoint has it, or its last one, or that of a step."""
+    return load_run(directory).load_model(checkpoint)

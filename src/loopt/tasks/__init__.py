@@ -8,7 +8,7 @@ from typing import Any
 from loopt.errors import InputError
 from loopt.tasks.addition import Addition
 from loopt.tasks.assignment import VariableAssignment
-from loopt.tasks.base import IGNORE, Batch, Split, Task
+from loopt.tasks.base import IGNORE, Batch, Task
 from loopt.tasks.group import GroupComposition
 from loopt.tasks.igsm import IGSM
 from loopt.tasks.phop import PHop
@@ -20,7 +20,6 @@ __all__ = [
     "Batch",
     "GroupComposition",
     "PHop",
-    "Split",
     "Task",
     "VariableAssignment",
     "get",

@@ -21,7 +21,7 @@ carry  1  1  1
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, get_args
 
 import torch
@@ -31,7 +31,6 @@ from torch import Tensor
 from loopt.errors import InputError
 from loopt.random_bits import Stream
 from loopt.tasks.base import (
-    ADDED_LATER,
     IGNORE,
     Batch,
     Supervision,
@@ -57,14 +56,15 @@ class Addition(Task):
     """Digits of an operand, which is drawn uniformly from 0 to 99…9."""
     test_operands: tuple[int, ...] = (8, 16, 24, 32)
     """The numbers of operands that a trained model is measured on, each for itself."""
-    supervision: Supervision = field(default="last", metadata=ADDED_LATER)
+    supervision: Supervision = "last"
     """Where the loss looks: at the sum, or also at every digit of an operand, for what its column adds up to so far: in
     the second, fourth, … operand for that sum's last digit, in the others for the one before it."""
-    room: int = field(default=0, metadata=ADDED_LATER)
+    room: int = 0
     """For how many operands there is room: padding stands in front of fewer, so that all sums are written in the same
     place; 0: no padding in front."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("operands", "test_operands"):
             counts = different_integers(self.name, name, getattr(self, name), 1)
             if not counts:
@@ -90,7 +90,7 @@ class Addition(Task):
         return len(str(operands * (10**self.digits - 1)))
 
     @property
-    def parts(self) -> tuple[Task, ...]:
+    def mixture(self) -> tuple[Task, ...]:
         return tuple(replace(self, operands=(count,)) for count in self.operands)
 
     @property
@@ -98,7 +98,7 @@ class Addition(Task):
         return {f"n={count}": replace(self, operands=(count,)) for count in self.test_operands}
 
     def draw(self, indices: Tensor, stream: Stream) -> Batch:
-        """Example i of a mixture of k numbers of operands is example i // k of its part number i % k."""
+        """Example i of a mixture of k numbers of operands is example i // k of the mixture's task number i % k."""
         kinds = len(self.operands)
         if kinds == 1:
             return self._with(self.operands[0], indices, stream)

@@ -106,6 +106,7 @@ class VariableAssignment(Task):
     """The numbers are 1 to this; each is one token."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_choice(self.name, "rendering", self.rendering, get_args(Rendering))
         check_choice(self.name, "order", self.order, get_args(Order))
         check_integer(self.name, "depth", self.depth, 0)

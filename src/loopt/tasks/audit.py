@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from loopt.random_bits import Stream
-from loopt.tasks.base import IGNORE, Split, Task, check_integer
+from loopt.source import Split
+from loopt.tasks.base import IGNORE, Task, check_integer
 
 CHUNK = 4096
 MAX_FEATURES = 1024
@@ -51,9 +52,9 @@ class Audit:
 
 
 def audit(task: Task, examples: int = 100_000, seed: int = 0) -> list[Audit]:
-    """Look at the first ``examples`` of the train split, in equal shares of the task's parts, and at as many of each of
-    its tests."""
-    check_integer(task.name, "examples", examples, len(task.parts))
+    """Look at the first ``examples`` of the train split, in equal shares of the task's mixture, and at as many of each
+    of its tests."""
+    check_integer(task.name, "examples", examples, len(task.mixture))
     tests = task.tests
     kinds = len(task.vocabulary)
     width = max(one.length for one in (task, *tests.values()))
@@ -86,11 +87,11 @@ class _Examples:
 
 def _collect(task: Task, examples: int, seed: int, split: Split, width: int) -> _Examples:
     chunks: list[tuple[Tensor, Tensor, Tensor]] = []
-    parts = task.parts
-    for number, part in enumerate(parts):
-        share = (examples + number) // len(parts)
+    mixture = task.mixture
+    for number, one in enumerate(mixture):
+        share = (examples + number) // len(mixture)
         for first in range(0, share, CHUNK):
-            batch = part.sample(range(first, min(first + CHUNK, share)), seed, split)
+            batch = one.sample(range(first, min(first + CHUNK, share)), seed, split)
             tokens = F.pad(batch.tokens + 1, (0, width - batch.tokens.shape[1]))  # [chunk, width]
             asked = batch.answers != IGNORE  # [chunk, length]
             ends = asked.long().argmax(1, keepdim=True)  # [chunk, 1]: the first position with an answer

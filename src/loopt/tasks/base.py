@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import re
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from loopt.errors import InputError
+from loopt.errors import InputError, require
 from loopt.random_bits import Stream
+from loopt.source import Source, Split
 
 IGNORE = -100
 """The label of a position where nothing is asked."""
 
-Split = Literal["train", "validation", "test"]
 Supervision = Literal["last", "every"]
 """Where the loss looks: at the answer, or at every position that has one of its own."""
-
-ADDED_LATER = {"added later": True}
-"""Marks a field that older runs do not have: its default is what they did, so they stay what they are."""
 
 MAX_INDEX = 2**62
 
@@ -38,37 +36,62 @@ class Batch:
     """[batch, length] int64: the labels an example needs all of to count as right, IGNORE elsewhere."""
 
 
-class Task(ABC):
-    """A problem generator. Each task is a frozen dataclass whose fields, plain values all, are its settings."""
+@dataclass(frozen=True, kw_only=True)
+class Task(Source):
+    """A problem generator. Every task adds its own settings, which are plain values too."""
 
-    name: ClassVar[str]
+    train_examples: int | None = None
+    """Size of the training set, gone through again and again; none: every example is new."""
+    answer_weight: float = 0.0
+    """Share of the loss that the answers get, what exact match looks at; the rest goes to all that is supervised."""
+    target_accuracy: float | None = None
+    """Stop training when validation accuracy gets there; none: take all steps."""
+
+    def __post_init__(self) -> None:
+        if self.train_examples is not None:
+            require(self.train_examples >= 1, "train_examples", self.train_examples, "1 or more, or none")
+        require(0 <= self.answer_weight <= 1, "answer_weight", self.answer_weight, "0 to 1")
+        if self.target_accuracy is not None:
+            require(0 < self.target_accuracy <= 1, "target_accuracy", self.target_accuracy, "more than 0, at most 1")
 
     @property
     @abstractmethod
     def vocabulary(self) -> tuple[str, ...]:
-        """What each token id stands for."""
+        """Returns what each token id stands for."""
 
     @property
     @abstractmethod
     def length(self) -> int:
-        """Tokens in the longest example."""
+        """Returns the tokens of the longest training example."""
 
     @property
-    def parts(self) -> tuple[Task, ...]:
-        """What a training batch is made of: tasks of one length each, in equal shares. A mixture has several, so that
-        no work is spent on making them equally long; they read the same vocabulary."""
+    def mixture(self) -> tuple[Task, ...]:
+        """Returns the tasks, of one length each, that a training batch has in equal shares. One task alone has itself;
+        a mixture of lengths has several, with one vocabulary, so that no work goes into padding."""
         return (self,)
 
     @property
     def tests(self) -> dict[str, Task]:
-        """The tasks that a trained model is measured on, by the name a table gives them."""
+        """Returns the tasks that a trained model is measured on, by the name a table gives them."""
         return {self.name: self}
 
     @property
     def difficulties(self) -> dict[str, Task]:
-        """Tasks of one difficulty each, the easiest first, that this one is a mixture of in equal shares; none where it
-        is no such mixture."""
+        """Returns the tasks of one difficulty each, the easiest first, that this one is an even mixture of; none where
+        it is no such mixture."""
         return {}
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.vocabulary)
+
+    @property
+    def max_len(self) -> int:
+        return max(task.length for task in (self, *self.tests.values()))
+
+    @property
+    def smallest_batch(self) -> int:
+        return len(self.mixture)
 
     def sample(
         self, indices: Tensor | range, seed: int, split: Split, device: torch.device | str | None = None
@@ -85,6 +108,21 @@ class Task(ABC):
     @abstractmethod
     def draw(self, indices: Tensor, stream: Stream) -> Batch:
         """[batch] indices -> their examples, with all randomness from ``stream`` and without waiting for a device."""
+
+    def encode(self, text: str) -> list[int]:
+        """Returns the tokens of an example as somebody types it: words of the vocabulary, with or without spaces."""
+        ids = {word: i for i, word in enumerate(self.vocabulary)}
+        word_or_space = re.compile("|".join([*map(re.escape, sorted(ids, key=len, reverse=True)), r"\s"]))
+        tokens, at = [], 0
+        while at < len(text):
+            found = word_or_space.match(text, at)
+            if found is None:
+                allowed = " ".join(self.vocabulary[:40])
+                raise InputError(f"task {self.name}: {text[at : at + 12]!r} in the input; allowed are {allowed}")
+            if found[0] in ids:
+                tokens.append(ids[found[0]])
+            at = found.end()
+        return tokens
 
     @abstractmethod
     def solve(self, tokens: Sequence[int]) -> list[int]:

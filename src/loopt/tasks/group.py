@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import accumulate
 from typing import ClassVar, get_args
@@ -31,7 +31,6 @@ from torch import Tensor
 from loopt.random_bits import Stream
 from loopt.tasks import groups
 from loopt.tasks.base import (
-    ADDED_LATER,
     IGNORE,
     Batch,
     Supervision,
@@ -55,10 +54,11 @@ class GroupComposition(Task):
     """How many elements are composed."""
     supervision: Supervision = "last"
     """Where the loss looks: at the last product, or at every position, each of which has a product of its own."""
-    test_lengths: tuple[int, ...] = field(default=(), metadata=ADDED_LATER)
+    test_lengths: tuple[int, ...] = ()
     """The lengths of words, up to n, that a trained model is measured on, each for itself; with none of them, n."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_integer(self.name, "n", self.n, 1)
         lengths = different_integers(self.name, "test_lengths", self.test_lengths, 1, self.n)
         object.__setattr__(self, "test_lengths", lengths)

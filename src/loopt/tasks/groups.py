@@ -21,7 +21,7 @@ Any other group is given by its table, in Python or as a JSON file that holds a 
 
 >>> Group.from_table([[0, 1, 2], [1, 0, 2], [2, 2, 0]])
 Traceback (most recent call last):
-loopt.plan.InputError: group table: not associative: (1∘2)∘2 = 0 but 1∘(2∘2) = 1
+loopt.errors.InputError: group table: not associative: (1∘2)∘2 = 0 but 1∘(2∘2) = 1
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import ClassVar, get_args
 
 import torch
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from loopt.errors import InputError
 from loopt.random_bits import Stream
-from loopt.tasks.base import ADDED_LATER, IGNORE, Batch, Supervision, Task, check_choice, check_integer
+from loopt.tasks.base import IGNORE, Batch, Supervision, Task, check_choice, check_integer
 from loopt.tasks.igsm_text import ENTITIES, PAD, Expression, Reader, names_in, worked_out, written
 
 PER_LEVEL = 4
@@ -61,11 +61,12 @@ class IGSM(Task):
     """How many parameters are defined."""
     needed: tuple[int, int] = (1, 10)
     """The fewest and the most statements the query depends on, its own included; all numbers are equally likely."""
-    supervision: Supervision = field(default="last", metadata=ADDED_LATER)
+    supervision: Supervision = "last"
     """Where the loss looks: at the answer, or also wherever a statement has just named or defined a parameter, for its
     value, if that follows from what has been read."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.modulus not in MODULI or isinstance(self.modulus, bool | float):
             raise InputError(f"task igsm: modulus={self.modulus!r}; allowed are {', '.join(map(str, MODULI))}")
         check_integer(self.name, "statements", self.statements, MOST_OPERANDS, EDGES)

@@ -58,6 +58,7 @@ class PHop(Task):
     """Where the loss looks: at the last letter, or at every letter, each of which has an answer of its own."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "p", different_integers(self.name, "p", self.p, 1))
         check_integer(self.name, "alphabet", self.alphabet, 2, len(LETTERS))
         check_integer(self.name, "n", self.n, 2)

@@ -1,4 +1,4 @@
-"""Documents to token ids, in as many processes as wanted; what comes out does not depend on how many."""
+"""Encoding documents to token ids, with as many workers as wanted; what comes out does not depend on how many."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loopt.errors import InputError
-from loopt.text.index import SPLITS, IdType, Recipe, Split
-from loopt.text.sources import START, Place
+from loopt.source import SPLITS, Split
+from loopt.text.corpus import START, Position
+from loopt.text.index import IdType, Recipe
 from loopt.text.text_files import Document
 from loopt.text.tokenizer import TokenizerFile
 
 PIECE = 2**18
 """Characters in a piece of a document, at most: an encoded piece takes a hundred times its size in memory."""
 BATCH = 2**20
-"""Characters that a process is given at a time."""
+"""Characters that a worker is given at a time."""
 
 _BETWEEN_WORDS = re.compile(r"[^\W_] (?=[^\W_])")
 
@@ -42,14 +43,14 @@ class Piece(NamedTuple):
 
 
 @dataclass
-class Batch:
+class PieceBatch:
     """Pieces to encode, and what they add up to."""
 
     pieces: list[Piece] = field(default_factory=list)
     documents: dict[Split, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     text_bytes: dict[Split, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     ends_shard: bool = False
-    place: Place = START
+    position: Position = START
     """After its last whole document."""
     bytes_read: int = 0
 
@@ -57,14 +58,17 @@ class Batch:
 Encoded = dict[Split, NDArray[np.unsignedinteger]]
 
 
-def split_of(text: bytes, validation: float) -> Split:
-    """By a hash of the document: it is on the same side in every corpus, and so are its copies."""
+def split_of(text: bytes, recipe: Recipe) -> Split:
+    """Returns the split that a document's hash puts it in, with all its copies and in every corpus; a larger share that
+    is held out contains a smaller one."""
     drawn = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") / 2**64
-    return "validation" if drawn < validation else "train"
+    if drawn < recipe.validation:
+        return "validation"
+    return "test" if drawn >= 1 - recipe.test else "train"
 
 
 def pieces_of(text: str) -> Iterator[str]:
-    """Cut between two words, with the space in front of the second, where byte-level tokenizers cut as well."""
+    """Yields a document in pieces, cut in front of the space between two words, where byte-level tokenizers cut too."""
     start = 0
     while len(text) - start > PIECE:
         end = start + PIECE
@@ -75,36 +79,36 @@ def pieces_of(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def batches(documents: Iterable[tuple[Document, Place]], recipe: Recipe) -> Iterator[Batch]:
-    """Documents in batches; the last batch of a shard says so."""
-    batch, characters, shard_bytes = Batch(), 0, 0
-    for document, place in documents:
+def batches(documents: Iterable[tuple[Document, Position]], recipe: Recipe) -> Iterator[PieceBatch]:
+    """Yields documents in batches; the last batch of a shard says so."""
+    batch, characters, shard_bytes = PieceBatch(), 0, 0
+    for document, position in documents:
         data = document.text.encode()
-        split = split_of(data, recipe.validation)
+        split = split_of(data, recipe)
         texts = list(pieces_of(document.text))
         for number, text in enumerate(texts, 1):
             batch.pieces.append(Piece(text, split, ends_document=number == len(texts)))
             characters += len(text)
             if characters >= BATCH and number < len(texts):
                 yield batch
-                batch, characters = Batch(place=batch.place, bytes_read=batch.bytes_read), 0
+                batch, characters = PieceBatch(position=batch.position, bytes_read=batch.bytes_read), 0
         shard_bytes += len(data)
         batch.documents[split] += 1
         batch.text_bytes[split] += len(data)
-        batch.place, batch.bytes_read = place, document.bytes_read
+        batch.position, batch.bytes_read = position, document.bytes_read
         batch.ends_shard = shard_bytes >= recipe.shard_bytes
         if batch.ends_shard:
             shard_bytes = 0
         if batch.ends_shard or characters >= BATCH:
             yield batch
-            batch, characters = Batch(place=batch.place, bytes_read=batch.bytes_read), 0
+            batch, characters = PieceBatch(position=batch.position, bytes_read=batch.bytes_read), 0
     if batch.pieces or shard_bytes:
         batch.ends_shard = True
         yield batch
 
 
 class Encoder:
-    """Pieces to ids, every document followed by the end-of-document token."""
+    """Encodes pieces to token ids, every document followed by the end-of-document token."""
 
     def __init__(self, tokenizer: TokenizerFile, end_of_document_id: int, id_type: IdType) -> None:
         self._tokenizer = tokenizer.tokenizer
@@ -125,32 +129,32 @@ class Encoder:
         return np.concatenate(arrays) if arrays else np.empty(0, self._id_type)
 
 
-def encoded_in_order(
-    waiting_to_go: Iterable[Batch], tokenizer: TokenizerFile, recipe: Recipe, workers: int
-) -> Iterator[tuple[Batch, Encoded]]:
-    """Every batch with its ids, in the order of the batches."""
-    how = (TokenizerFile(tokenizer.name, tokenizer.text), recipe.end_of_document_id, recipe.id_type)
+def encode_batches(
+    to_encode: Iterable[PieceBatch], tokenizer: TokenizerFile, recipe: Recipe, workers: int
+) -> Iterator[tuple[PieceBatch, Encoded]]:
+    """Yields every batch with its ids, in the order of the batches, whichever worker is done first."""
+    encoder_settings = (TokenizerFile(tokenizer.name, tokenizer.text), recipe.end_of_document_id, recipe.id_type)
     if workers == 1:
-        encoder = Encoder(*how)
-        for batch in waiting_to_go:
+        encoder = Encoder(*encoder_settings)
+        for batch in to_encode:
             yield batch, encoder(batch.pieces)
         return
-    under_way: deque[tuple[Batch, Future[Encoded]]] = deque()
+    in_flight: deque[tuple[PieceBatch, Future[Encoded]]] = deque()
     # Spawned, not forked: a fork copies whatever locks the other threads of this process happen to hold.
     spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_start_worker, initargs=how)
+    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_start_worker, initargs=encoder_settings)
     try:
-        for batch in waiting_to_go:
-            under_way.append((batch, pool.submit(_encode_here, batch.pieces)))
-            if len(under_way) > 2 * workers:
-                done, future = under_way.popleft()
+        for batch in to_encode:
+            in_flight.append((batch, pool.submit(_encode_in_worker, batch.pieces)))
+            if len(in_flight) > 2 * workers:
+                done, future = in_flight.popleft()
                 yield done, future.result()
-        for done, future in under_way:
+        for done, future in in_flight:
             yield done, future.result()
     except BrokenProcessPool:
         raise InputError(
             f"workers={workers}: one of them died, perhaps for want of memory; the same command, "
-            "with fewer --workers if need be, goes on"
+            "with fewer --workers if need be, resumes"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
@@ -168,12 +172,13 @@ def _start_worker(tokenizer: TokenizerFile, end_of_document_id: int, id_type: Id
 
 
 def _end_with_parent() -> None:
-    """A parent that is killed cannot tell its workers, which would wait for it for ever."""
+    """Ends this worker when its parent is gone: one that is killed cannot tell its workers, which would wait for
+    ever."""
     parent = multiprocessing.parent_process()
     if parent:
         multiprocessing.connection.wait([parent.sentinel])
         os._exit(1)
 
 
-def _encode_here(pieces: list[Piece]) -> Encoded:
+def _encode_in_worker(pieces: list[Piece]) -> Encoded:
     return _encoder(pieces)

@@ -20,7 +20,7 @@ class HubDataset:
     config: str | None
     split: str
     revision: str | None
-    """The commit that is read, also when the work goes on another day; None for a local folder."""
+    """The commit that is read, also when the work is resumed another day; None for a local folder."""
     text_field: str
     size = None
 
@@ -66,4 +66,4 @@ def _explained(spec: str) -> Iterator[None]:
                 f"source {spec}: this dataset is a program that would run here, which is refused; "
                 "take a copy of it in Parquet or JSON lines"
             ) from error
-        raise InputError(f"source {spec}: {type(error).__name__}: {first}; the same command goes on later") from error
+        raise InputError(f"source {spec}: {type(error).__name__}: {first}; the same command resumes later") from error

@@ -7,6 +7,7 @@
       tokenizer.json           what the tokens mean
       train-00000.bin …        token ids, little-endian, one document after the other
       validation-00000.bin …
+      test-00000.bin …
 """
 
 from __future__ import annotations
@@ -15,19 +16,18 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from loopt.errors import InputError
 from loopt.files import write_atomically
-from loopt.text.sources import Place
+from loopt.source import Split
+from loopt.text.corpus import Position
 
-FORMAT = 1
+FORMAT = 2
 INDEX = "index.json"
 UNFINISHED = "unfinished.json"
 TOKENIZER = "tokenizer.json"
 
-Split = Literal["train", "validation"]
-SPLITS: tuple[Split, ...] = get_args(Split)
 IdType = Literal["uint16", "uint32"]
 LARGEST_VOCABULARY: dict[IdType, int] = {"uint16": 2**16, "uint32": 2**32}
 
@@ -43,6 +43,7 @@ class Recipe:
     end_of_document_id: int
     text_field: str
     validation: float
+    test: float
     shard_bytes: int
 
     def __post_init__(self) -> None:
@@ -67,40 +68,48 @@ class Shard:
 
 @dataclass(frozen=True)
 class Index:
+    """What a prepared directory holds, as index.json has it."""
+
     recipe: Recipe
     sources: tuple[str, ...]
     """As the user named them."""
     sources_sha256: str
     """Tells whether the sources read so far are still the same."""
-    place: Place
+    position: Position
     """How far the sources have been read."""
     shards: tuple[Shard, ...]
 
     @property
     def fingerprint(self) -> str:
-        """The same if and only if recipe and tokens are the same, wherever they were read from."""
+        """Returns a hash that is the same if and only if recipe and tokens are, wherever they were read from."""
         shards = [(shard.split, shard.tokens, shard.documents, shard.sha256) for shard in self.shards]
         told = json.dumps([FORMAT, asdict(self.recipe), shards], sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()
 
     def of(self, split: Split) -> list[Shard]:
+        """Returns the shards of a split, in the order of their tokens."""
         return [shard for shard in self.shards if shard.split == split]
 
     def tokens(self, split: Split) -> int:
+        """Returns the number of tokens in a split."""
         return sum(shard.tokens for shard in self.of(split))
 
     def documents(self, split: Split) -> int:
+        """Returns the number of documents in a split."""
         return sum(shard.documents for shard in self.of(split))
 
     def text_bytes(self, split: Split) -> int:
+        """Returns the bytes of text behind a split's tokens."""
         return sum(shard.text_bytes for shard in self.of(split))
 
     def write(self, path: Path) -> None:
+        """Writes the index as JSON, complete or not at all."""
         written = {"format": FORMAT, "fingerprint": self.fingerprint} | asdict(self)
         write_atomically(path, json.dumps(written, indent=1).encode())
 
     @classmethod
     def read(cls, path: Path) -> Index:
+        """Reads an index and checks its format and its fingerprint."""
         try:
             written = json.loads(path.read_bytes())
             if written["format"] != FORMAT:
@@ -122,6 +131,6 @@ def _from_json(written: dict[str, Any]) -> Index:
         Recipe(**written["recipe"]),
         tuple(written["sources"]),
         written["sources_sha256"],
-        Place(*written["place"]),
+        Position(*written["position"]),
         tuple(Shard(**shard) for shard in written["shards"]),
     )

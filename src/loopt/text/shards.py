@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loopt.files import put_in_place, temporary_of
-from loopt.text.index import Shard, Split
+from loopt.source import Split
+from loopt.text.index import Shard
 
 
-class GrowingShard:
-    """A shard under a temporary name; the file is made when the first tokens come."""
+class ShardWriter:
+    """Writes a shard under a temporary name; the file is made when the first tokens come."""
 
     def __init__(self, directory: Path, split: Split, number: int) -> None:
         self._path = directory / f"{split}-{number:05}.bin"
@@ -24,6 +25,7 @@ class GrowingShard:
         self.tokens = self._documents = self._text_bytes = 0
 
     def add(self, ids: NDArray[np.unsignedinteger], documents: int, text_bytes: int) -> None:
+        """Appends the ids of some documents."""
         self.tokens += len(ids)
         self._documents += documents
         self._text_bytes += text_bytes
@@ -34,6 +36,7 @@ class GrowingShard:
             self._digest.update(data)
 
     def finish(self) -> Shard:
+        """Gives the file its name once all of it is on the disk, and returns its entry for the index."""
         assert self._file
         self._file.close()
         put_in_place(temporary_of(self._path), self._path)

@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from loopt.errors import InputError
-from loopt.text.index import INDEX, SPLITS, TOKENIZER, UNFINISHED, Index, Shard, Split
+from loopt.source import SPLITS, Split
+from loopt.text.index import INDEX, TOKENIZER, UNFINISHED, Index, Shard
 from loopt.text.tokenizer import TokenizerFile
 
 _PREPARE_AGAIN = "it is not what was prepared: prepare it again"
 
 
 class TokenData:
-    """The tokens of both splits, mapped into memory. Each split is one long row, cut into sequences when it is read."""
+    """The tokens of all splits, mapped into memory. Each split is one long row, cut into sequences when it is read."""
 
     def __init__(self, directory: Path, index: Index) -> None:
         self.directory = directory
@@ -33,11 +34,11 @@ class TokenData:
 
     @classmethod
     def open(cls, directory: Path | str) -> TokenData:
-        """Check the index, the size of every shard and the tokenizer; ``verify`` checks the rest."""
+        """Opens a prepared directory, checking index, sizes of shards and tokenizer; ``verify`` checks every byte."""
         directory = Path(directory)
         if not (directory / INDEX).exists():
             if (directory / UNFINISHED).exists():
-                raise InputError(f"data {directory}: is not prepared to the end; the command that began it goes on")
+                raise InputError(f"data {directory}: is not prepared to the end; run the command that began it again")
             raise InputError(f"data {directory}: no {INDEX} there; make it with: loopt data prepare --out {directory}")
         data = cls(directory, Index.read(directory / INDEX))
         data.tokenizer_file()
@@ -45,32 +46,22 @@ class TokenData:
 
     @property
     def fingerprint(self) -> str:
-        """Of recipe and tokens: equal fingerprints mean equal data."""
+        """Returns a hash of recipe and tokens: equal fingerprints mean equal data."""
         return self.index.fingerprint
 
     @property
     def vocab_size(self) -> int:
         return self.index.recipe.vocab_size
 
-    @property
-    def end_of_document(self) -> int:
-        return self.index.recipe.end_of_document_id
-
-    @property
-    def train_tokens(self) -> int:
-        return self.index.tokens("train")
-
-    @property
-    def validation_tokens(self) -> int:
-        return self.index.tokens("validation")
-
     def sequences(self, split: Split, length: int) -> int:
-        """How many sequences of ``length`` there are: each needs one token more, the last target."""
+        """Returns how many sequences of ``length`` there are; each needs one token more, the last target."""
         if length < 1:
             raise InputError(f"length={length}: allowed is 1 or more")
         tokens = self.index.tokens(split)
         if not tokens:
-            raise InputError(f"data {self.directory}: no {split} documents; it was prepared with validation=0")
+            raise InputError(
+                f"data {self.directory}: no {split} documents; prepare it with a larger share of them (--{split})"
+            )
         if tokens <= length:
             raise InputError(
                 f"length={length}: data {self.directory} has {tokens} {split} tokens, too few for one sequence; "
@@ -79,7 +70,8 @@ class TokenData:
         return (tokens - 1) // length
 
     def read(self, split: Split, sequence_indices: Tensor | NDArray[Any] | Sequence[int], length: int) -> Tensor:
-        """[batch] numbers of sequences -> [batch, length + 1] int64: sequence i is tokens i·length … (i+1)·length.
+        """Reads sequences by number, [batch] -> [batch, length + 1] int64: sequence i is tokens i·length …
+        (i+1)·length.
 
         So row[:-1] are inputs and row[1:] the tokens to predict, and neighbours share one token.
         """
@@ -100,7 +92,7 @@ class TokenData:
         return torch.from_numpy(rows)
 
     def _read_across(self, split: Split, row: NDArray[np.int64], shard: int, offset: int) -> None:
-        """Fill a row that begins in one shard and ends in a later one."""
+        """Fills a row that begins in one shard and ends in a later one."""
         filled = 0
         while filled < len(row):
             tokens = self._shards[split][shard][offset : offset + len(row) - filled]
@@ -108,13 +100,13 @@ class TokenData:
             filled, shard, offset = filled + len(tokens), shard + 1, 0
 
     def chunks(self, split: Split, tokens: int = 2**22) -> Iterator[NDArray[np.unsignedinteger]]:
-        """All tokens of a split in order, a part at a time."""
+        """Yields all tokens of a split in order, so many at a time."""
         for shard in self._shards[split]:
             for start in range(0, len(shard), tokens):
                 yield shard[start : start + tokens]
 
     def tokenizer_file(self) -> TokenizerFile:
-        """The tokenizer that made the tokens; using it needs the tokenizers package."""
+        """Returns the tokenizer that made the tokens; using it needs the tokenizers package."""
         path = self.directory / TOKENIZER
         try:
             found = TokenizerFile(str(path), path.read_text(encoding="utf-8"))
@@ -125,7 +117,7 @@ class TokenData:
         return found
 
     def verify(self) -> None:
-        """Read every token and compare with the hashes in the index."""
+        """Reads every shard and compares it with the hash in the index."""
         for shard in self.index.shards:
             with (self.directory / shard.file).open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:

@@ -8,27 +8,32 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loopt.text.index import Split
+from loopt.source import Split
 from loopt.text.token_data import TokenData
 
 
 @dataclass(frozen=True)
 class Unigram:
+    """The unigram model of a prepared text."""
+
     train_entropy: float
     """In bits a token."""
-    validation_perplexity: float | None
-    """Of the validation tokens under the training counts, each plus one; None where nothing is held out."""
+    perplexity: dict[Split, float]
+    """Of each split that holds tokens out, under the training counts, each plus one."""
 
 
 def unigram(data: TokenData) -> Unigram:
-    train, validation = _counts(data, "train"), _counts(data, "validation")
+    """Counts the training tokens and returns how well that predicts the tokens that are held out."""
+    train = _counts(data, "train")
     seen = train[train > 0] / train.sum()
     entropy = float(-(seen * np.log2(seen)).sum())
-    if not validation.sum():
-        return Unigram(entropy, None)
     log_probability = np.log((train + 1) / (train.sum() + len(train)))
-    loss = -(validation * log_probability).sum() / validation.sum()
-    return Unigram(entropy, math.exp(loss))
+    perplexity: dict[Split, float] = {}
+    for split in ("validation", "test"):
+        held_out = _counts(data, split)
+        if held_out.sum():
+            perplexity[split] = math.exp(-(held_out * log_probability).sum() / held_out.sum())
+    return Unigram(entropy, perplexity)
 
 
 def _counts(data: TokenData, split: Split) -> NDArray[np.int64]:

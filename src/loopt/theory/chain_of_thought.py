@@ -280,9 +280,7 @@ def masked_states(model: LoopedTransformer, prompts: Tensor) -> list[Tensor]:
 @torch.no_grad()
 def looped_states(model: LoopedTransformer, prompts: Tensor) -> list[Tensor]:
     """The ordinary looped transformer: the state after every loop."""
-    states: list[Tensor] = []
-    model.iterate(model.embed(with_dummies(prompts, len(model.config.plan.passes), _dummy(model))), states=states)
-    return states
+    return list(model.walk(model.embed(with_dummies(prompts, len(model.config.plan.passes), _dummy(model)))))
 
 
 def run_masked(model: LoopedTransformer, prompts: Tensor) -> Tensor:

@@ -353,8 +353,8 @@ def _sizes(group: Group, n: int, real: FormalTransformer, fixed: FormalTransform
 def _traces(group: Group, model: LoopedTransformer, word: Tensor) -> tuple[Trace, ...]:
     n = len(word)
     ids = torch.cat([torch.tensor([group.order]), word])[None]
-    states = [model.embed(ids)]
-    model.iterate(states[0], states=states)
+    start = model.embed(ids)
+    states = [start, *model.walk(start)]
     columns = tuple(f"{i}" for i in range(n + 1))
     after = ["start", *(f"loop {t}" for t in range(1, loops(n) + 1))]
     held = [model.readout(x)[0, :, :-1].argmax(-1).tolist() for x in states]  # without #, which has e's code

@@ -14,16 +14,15 @@ from loopt.theory.phop import build_looped, hops_held
 
 @dataclass(frozen=True)
 class AfterLoop:
-    """How often what is read out after this loop is the answer to 1 hop, 2 hops, …"""
+    """How often what is read out after so many loops is the answer to 1 hop, 2 hops, …"""
 
-    block: int
-    loop: int
+    loops: int
     accuracies: tuple[float, ...]
     """One for each of the comparison's hop counts."""
 
 
 @dataclass(frozen=True)
-class Comparison:
+class HopComparison:
     """A trained model beside the built one, on the last letter of the same examples."""
 
     hops: tuple[int, ...]
@@ -34,9 +33,9 @@ class Comparison:
     """Of the looped model; its first loop has no answer yet and says ⊥."""
 
 
-def compare(model: LoopedTransformer, task: PHop, examples: int = 100, seed: int = 0) -> Comparison:
-    """Does a trained model double its pointers too? Whether what it would answer after each of its loops is the answer
-    to p hops, or to fewer of them."""
+def compare(model: LoopedTransformer, task: PHop, examples: int = 100, seed: int = 0) -> HopComparison:
+    """Tells whether a trained model doubles its pointers too: how often what it would answer after each of its loops is
+    the answer to p hops, or to fewer of them."""
     if task.mixed:
         raise InputError(f"task phop: p={task.p}; a comparison with the built model is for runs with one p")
     (p,) = task.p
@@ -45,7 +44,7 @@ def compare(model: LoopedTransformer, task: PHop, examples: int = 100, seed: int
     wanted = [[replace(task, p=(count,)).solve(tokens)[-1] for count in hops] for tokens in sequences]
     built = build_looped(p, task.n, task.alphabet).model()
     start = task.alphabet + 1
-    return Comparison(
+    return HopComparison(
         hops=hops,
         examples=examples,
         learned=_after_loops(model, sequences, wanted),
@@ -59,7 +58,7 @@ def _after_loops(
     by_example = [answers_by_loop(model, tokens) for tokens in sequences]
     table = []
     for of_loop in zip(*by_example, strict=True):
-        hits = [[answer.choices[-1] == w for w in row] for answer, row in zip(of_loop, wanted, strict=True)]
+        hits = [[answer.choices[-1][0] == w for w in row] for answer, row in zip(of_loop, wanted, strict=True)]
         accuracies = tuple(sum(column) / len(hits) for column in zip(*hits, strict=True))
-        table.append(AfterLoop(of_loop[0].block, of_loop[0].loop, accuracies))
+        table.append(AfterLoop(of_loop[0].loops, accuracies))
     return tuple(table)

@@ -390,7 +390,7 @@ def trace(p: int, letters: str | None = None, seed: int = 0) -> Trace:
     space, looped = coordinates(ALPHABET), build_looped(p, n)
     with_start = torch.cat([torch.tensor([[START]]), tokens], dim=1)
     with torch.no_grad():
-        states = [thought.hidden[0, 1:] for thought in looped.model().thoughts(with_start)]  # [n, d + 5] each
+        states = [thought.state[0, 1:] for thought in looped.model().thoughts(with_start)]  # [n, d + 5] each
 
     place_value = 2 ** torch.arange(digits_of_letters(ALPHABET), dtype=torch.float64)
     previous = (states[0][:, space["previous"]] @ place_value).round().int().tolist()

@@ -101,6 +101,7 @@ class Bounds:
         model = formal.model()
         score, preactivation = 0.0, max(layer.b1.max().item() for layer in formal.layers)  # b1: what `#` has
         x = model.embed(inputs)  # [B, T, d]
+        context = model.context(((inputs.shape[0], inputs.shape[1]),))
         for step in formal.plan.steps:
             for layer in formal.layers:
                 for head in layer.heads:
@@ -108,7 +109,7 @@ class Bounds:
                     score = max(score, scores.tril().abs().max().item())
             module = model.loop.layers[step.layer]
             assert isinstance(module, Layer)
-            x = x + module.attention(x, (inputs.shape,), None)
+            x = x + module.attention(x, context)
             preactivation = max(preactivation, *((x @ one.W1.T + one.b1).max().item() for one in formal.layers))
             x = x + module.feed_forward(x)
         logit = model.readout(x).abs().max().item()
@@ -320,12 +321,12 @@ def trace(formal: FormalTransformer, ids: Tensor) -> Trace:
     _, order = distinct_layers(formal)
     looped = simulate(formal, Bounds.measured(formal, ids[None]))
     original, model = formal.model(), looped.model()
-    x, states = original.embed(ids[None]), [model.embed(with_start(formal, ids[None]))]
-    model.iterate(states[0], states=states)
+    x, before = original.embed(ids[None]), model.embed(with_start(formal, ids[None]))
+    states = [before, *model.walk(before)]
     rows = []
     for loop, state in enumerate(states):
         if loop:
-            x = original.loop.layers[formal.plan.steps[loop - 1].layer](x, ((1, len(ids)),), None)
+            x = original.loop.layers[formal.plan.steps[loop - 1].layer](x, original.context(((1, len(ids)),)))
         flags = state[0, 1:, formal.d : -2]  # [T, R]
         off = (state[0, 1:, : formal.d] - x[0]).abs().amax(-1)  # [T]
         cells = [f"layer {turn}, off by {far:.0e}" for turn, far in zip(flags.argmax(-1), off, strict=True)]

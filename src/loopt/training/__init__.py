@@ -1,5 +1,8 @@
-"""Training: one trainer for every task."""
+"""Training: one trainer for every source."""
 
-from loopt.training.trainer import TIMING_FIELDS, Company, DivergedError, Outcome, Session, train, train_stepwise
+from loopt.training.callbacks import Callback
+from loopt.training.outcome import DivergedError, Outcome
+from loopt.training.session import Session
+from loopt.training.trainer import TIMING_FIELDS, train, train_stepwise
 
-__all__ = ["TIMING_FIELDS", "Company", "DivergedError", "Outcome", "Session", "train", "train_stepwise"]
+__all__ = ["TIMING_FIELDS", "Callback", "DivergedError", "Outcome", "Session", "train", "train_stepwise"]

@@ -18,9 +18,11 @@ from loopt.kernels import has_triton
 
 
 class Adafactor(torch.optim.Optimizer):
-    """``lr`` may be a 0-dim tensor, changed in place between steps. ``eps`` is the paper's pair: the first is added
-    to the squared gradients, the second is the smallest scale a parameter is taken to have. ``compiled`` takes our
-    kernels for what they fit: float32 on CUDA, not sharded."""
+    """Adafactor. ``lr`` may be a 0-dim tensor, changed in place between steps. ``eps`` is the paper's pair: the first
+    is added to the squared gradients, the second is the smallest scale a parameter is taken to have. ``compiled`` takes
+    our kernels for what they fit: float32 on CUDA, not sharded."""
+
+    clips_gradients = True
 
     def __init__(
         self,
@@ -54,7 +56,8 @@ class Adafactor(torch.optim.Optimizer):
     def step(  # type: ignore[override]
         self, closure: Callable[[], float] | None = None, grad_factor: Tensor | None = None
     ) -> float | None:
-        """Gradients are multiplied by ``grad_factor``, a 0-dim tensor; by 0 they are zero, whatever they were."""
+        """Takes a step by the gradients times ``grad_factor``, a 0-dim tensor; by 0 they are zero, whatever they
+        were."""
         loss = None
         if closure is not None:
             with torch.enable_grad():

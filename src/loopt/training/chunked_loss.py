@@ -11,9 +11,6 @@ compiler that tries variants of a kernel on its inputs may overwrite them before
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,11 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from loopt.scoring.readout import CHUNK_BYTES, compiled_once, readout_type, rows_per_chunk, token_log_probabilities
 from loopt.tasks import IGNORE
 
-CHUNK_BYTES = 2**28
-"""Of logits at a time, and as much of their gradient: at 50,304 words in bfloat16, 2,668 tokens. Every chunk but the
-first reads and writes the readout's whole gradient again, so fewer are faster."""
+# A chunk has CHUNK_BYTES of logits, and as much of their gradient. Every chunk but the first reads and writes the
+# readout's whole gradient again, so fewer are faster.
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -38,26 +35,19 @@ def chunked_loss(
     compiled: bool = False,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Tensor:
-    """Cross-entropy of what the readout [V, D] makes of x [N, D], summed with these weights [N]; targets [N] that are
-    IGNORE count for nothing. Products are in autocast's type where that is on, everything else at least in float32.
+    """Returns the cross-entropy of what the readout [V, D] makes of x [N, D], summed with weights [N]; targets [N] that
+    are IGNORE count for nothing. Products are in autocast's type where that is on, everything else at least in float32.
     Without gradients only the loss is computed. Call it from ordinary code: it compiles what is worth it itself."""
-    device = x.device.type
-    dtype = torch.promote_types(x.dtype, readout.dtype)
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-    chunks = math.ceil(x.shape[0] * readout.shape[0] * dtype.itemsize / chunk_bytes)
-    rows = math.ceil(x.shape[0] / chunks)  # all chunks of one size, but for the last
     asked = targets != IGNORE
     targets, weights = torch.where(asked, targets, 0), torch.where(asked, weights, 0.0)
-    with torch.autocast(device, enabled=False):
-        if torch.is_grad_enabled() and (x.requires_grad or readout.requires_grad):
-            loss: Tensor = _ChunkedLoss.apply(x, readout, targets, weights, dtype, rows, compiled)
-            return loss
-        x, readout = x.to(dtype), readout.to(dtype)
-        measure = _compiled(_log_probabilities) if compiled else _log_probabilities
-        parts = zip(x.split(rows), targets.split(rows), strict=True)
-        found = [measure(F.linear(some, readout), wanted) for some, wanted in parts]
-        return -(torch.cat(found) * weights).sum()
+    if not torch.is_grad_enabled() or not (x.requires_grad or readout.requires_grad):
+        found = token_log_probabilities(x, readout, targets, compiled=compiled, chunk_bytes=chunk_bytes)
+        return -(found * weights).sum()
+    dtype = readout_type(x, readout)
+    rows = rows_per_chunk(x, readout, dtype, chunk_bytes)
+    with torch.autocast(x.device.type, enabled=False):
+        loss: Tensor = _ChunkedLoss.apply(x, readout, targets, weights, dtype, rows, compiled)
+    return loss
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -76,7 +66,7 @@ class _ChunkedLoss(torch.autograd.Function):
         x, readout = x.to(dtype), readout.to(dtype)
         grad_x = torch.empty_like(x)  # [N, D]
         grad_readout = torch.empty_like(readout, dtype=torch.promote_types(dtype, torch.float32))  # [V, D]
-        differentiate = _compiled(_gradient) if compiled else _gradient
+        differentiate = compiled_once(_gradient) if compiled else _gradient
         found = []
         for start in range(0, len(x), rows):
             here = slice(start, start + rows)
@@ -97,15 +87,9 @@ class _ChunkedLoss(torch.autograd.Function):
         return (grad_x * grad).to(of_x), grad_readout.mul_(grad).to(of_readout), *[None] * 5
 
 
-def _log_probabilities(logits: Tensor, targets: Tensor) -> Tensor:
-    """Of the targets [N] under logits [N, V]."""
-    exact = torch.promote_types(logits.dtype, torch.float32)
-    return logits.log_softmax(1, dtype=exact).gather(1, targets[:, None])[:, 0]
-
-
 def _gradient(logits: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the loss at the logits [N, V], (p - 1) · weight at the targets and p · weight elsewhere; and the log of the
-    targets' own probabilities [N]."""
+    """Returns the gradient of the loss at the logits [N, V], (p - 1) · weight at the targets and p · weight elsewhere;
+    and the log-probabilities of the targets [N]."""
     exact = torch.promote_types(logits.dtype, torch.float32)
     scores = logits.log_softmax(1, dtype=exact)
     wanted = scores.gather(1, targets[:, None])[:, 0]
@@ -114,14 +98,9 @@ def _gradient(logits: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor,
 
 
 def _add_product(total: Tensor, grad: Tensor, x: Tensor, keep: bool) -> None:
-    """total [V, D] = grad [rows, V]ᵀ · x [rows, D], added to what is there if that is to be kept. The sums are in the
-    type of the total, which is float32 where the factors are in bfloat16."""
+    """Computes total [V, D] = grad [rows, V]ᵀ · x [rows, D], added to what is there if that is to be kept. The sums are
+    in the type of the total, which is float32 where the factors are in bfloat16."""
     if grad.is_cuda and grad.dtype != total.dtype:
         torch.addmm(total, grad.T, x, out_dtype=total.dtype, beta=int(keep), out=total)
     else:
         total.addmm_(grad.T.to(total.dtype), x.to(total.dtype), beta=int(keep))
-
-
-@functools.cache
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(function)

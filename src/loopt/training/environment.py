@@ -12,7 +12,7 @@ from loopt._version import source_hash
 
 
 def environment(device: torch.device) -> dict[str, str]:
-    """Hardware, versions, and a hash of the source."""
+    """Returns hardware, versions, and a hash of loopt's own source."""
     hardware = torch.cuda.get_device_name() if device.type == "cuda" else f"{device.type} {platform.machine()}"
     return {
         "hardware": hardware,

@@ -8,8 +8,8 @@ import torch
 
 
 class Muon(torch.optim.Muon):
-    """torch's own takes the rate as a number from the host. What it does is proportional to the rate, so it is let
-    take a step of rate 1, and the weights go that share of the way that the tensor says."""
+    """Muon that reads its rate on the device. torch's own takes it as a number from the host; but what it does is
+    proportional to the rate, so it takes a step of rate 1, and the weights go as much of the way as the tensor says."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]

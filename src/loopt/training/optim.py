@@ -1,10 +1,14 @@
-"""Optimizers for a run: the learning rate at each step, who updates which parameter, and state by parameter name."""
+"""Optimizers for a run: the learning rate at each step, who updates which parameter, and state by parameter name.
+
+A new optimizer takes a config in ``loopt.runs.optimizers`` and a function here that builds it.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -12,15 +16,23 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import AdamW, Optimizer
 
 from loopt.errors import InputError
+from loopt.runs.optimizers import AdafactorConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from loopt.training.adafactor import Adafactor
 from loopt.training.muon import Muon
 
-if TYPE_CHECKING:
-    from loopt.runs.config import OptimConfig
+
+@runtime_checkable
+class ClippingOptimizer(Protocol):
+    """An optimizer that clips as it reads, which saves writing all gradients."""
+
+    clips_gradients: bool
+
+    def step(self, *, grad_factor: Tensor) -> object:
+        """Takes a step by the gradients times a factor, a 0-dim tensor; by 0 they are zero, whatever they were."""
 
 
 def learning_rate(step: int, total_steps: int, peak: float, warmup_steps: int) -> float:
-    """Learning rate of ``step``, counted from 0: a line up to the peak, then half a cosine down to zero.
+    """Returns the learning rate of ``step``, counted from 0: a line up to the peak, then half a cosine to zero.
 
     Warm-up step s has ``peak * ((s + 1) / warmup_steps)``, so the last one, ``warmup_steps - 1``, has the peak. The
     cosine starts from the peak at ``warmup_steps`` and is zero at ``total_steps``, the first step not taken.
@@ -35,27 +47,38 @@ def learning_rate(step: int, total_steps: int, peak: float, warmup_steps: int) -
     return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup_steps) / (total_steps - warmup_steps)))
 
 
-def build_optimizers(model: nn.Module, config: OptimConfig, compiled: bool = False) -> list[Optimizer]:
-    """The optimizers that share the model's parameters out among them; step all of them."""
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    # A tensor, so that a captured CUDA graph reads the rate that set_lr last put there.
-    lr = torch.tensor(config.lr, device=named[0][1].device)
-    match config.name:
-        case "adafactor":
-            groups = _decay_groups((p for _, p in named), config.weight_decay)
-            return [Adafactor(groups, lr=lr, scale_parameter=config.scale_parameter, compiled=compiled)]
-        case "adamw":
-            return [_adamw([p for _, p in named], config)]
-        case "muon":
-            matrices = [p for name, p in named if _is_layer_matrix(name, p)]
-            others = [p for name, p in named if not _is_layer_matrix(name, p)]
-            # Scaled to AdamW's update size, so that one lr serves both.
-            matched = "match_rms_adamw"
-            muon = Muon(matrices, lr=lr, weight_decay=config.weight_decay, adjust_lr_fn=matched)  # type: ignore[arg-type]
-            return [muon, _adamw(others, config)]
+@functools.singledispatch
+def build_optimizers(config: OptimizerConfig, model: nn.Module, compiled: bool = False) -> list[Optimizer]:
+    """Returns the optimizers that share the model's parameters out among them; step all of them."""
+    raise TypeError(f"no optimizer is built from {config}")
+
+
+@build_optimizers.register
+def _adafactor(config: AdafactorConfig, model: nn.Module, compiled: bool = False) -> list[Optimizer]:
+    groups = _decay_groups(_trained(model).values(), config.weight_decay)
+    rate = _rate_tensor(config, model)
+    return [Adafactor(groups, lr=rate, scale_parameter=config.scale_parameter, compiled=compiled)]
+
+
+@build_optimizers.register
+def _adamw(config: AdamWConfig, model: nn.Module, compiled: bool = False) -> list[Optimizer]:
+    return [_adamw_of(list(_trained(model).values()), config)]
+
+
+@build_optimizers.register
+def _muon(config: MuonConfig, model: nn.Module, compiled: bool = False) -> list[Optimizer]:
+    named = _trained(model)
+    matrices = [p for name, p in named.items() if _is_layer_matrix(name, p)]
+    others = [p for name, p in named.items() if not _is_layer_matrix(name, p)]
+    rate = _rate_tensor(config, model)
+    # Scaled to AdamW's update size, so that one lr serves both.
+    matched = "match_rms_adamw"
+    muon = Muon(matrices, lr=rate, weight_decay=config.weight_decay, adjust_lr_fn=matched)  # type: ignore[arg-type]
+    return [muon, _adamw_of(others, config)]
 
 
 def set_lr(optimizers: Iterable[Optimizer], lr: float | Tensor) -> None:
+    """Sets the learning rate of all optimizers, in place where it is a tensor."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
@@ -65,9 +88,8 @@ def set_lr(optimizers: Iterable[Optimizer], lr: float | Tensor) -> None:
 
 
 def optimizer_tensors(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
-    """The whole state, not copied, by names such as ``token_embedding.weight/exp_avg``; zeros before any step."""
-    for optimizer in optimizers:
-        _create_missing_state(optimizer)
+    """Returns the whole state, not copied, by names such as ``token_embedding.weight/exp_avg``; a parameter has none
+    before its first step."""
     return {
         f"{name}/{key}": tensor
         for name, parameter in model.named_parameters()
@@ -78,7 +100,14 @@ def optimizer_tensors(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict
 
 @torch.no_grad()
 def load_optimizer_tensors(model: nn.Module, optimizers: Sequence[Optimizer], tensors: Mapping[str, Tensor]) -> None:
-    """Put back what ``optimizer_tensors`` gave; of a sharded model, the full tensors."""
+    """Loads what ``optimizer_tensors`` gave, of a sharded model the full tensors. A parameter that has none there had
+    no step yet. Optimizers take a step to make their state, so the weights are to be loaded after this."""
+    started = {name.partition("/")[0] for name in tensors}
+    for optimizer in optimizers:
+        _create_state(optimizer)
+        for name, parameter in model.named_parameters():
+            if name not in started:
+                optimizer.state.pop(parameter, None)
     expected = optimizer_tensors(model, optimizers)
     for name in sorted(expected.keys() | tensors.keys()):
         found, wanted = _describe(tensors.get(name)), _describe(expected.get(name))
@@ -91,7 +120,16 @@ def load_optimizer_tensors(model: nn.Module, optimizers: Sequence[Optimizer], te
         state.copy_(tensor)
 
 
-def _adamw(parameters: list[nn.Parameter], config: OptimConfig) -> AdamW:
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def _rate_tensor(config: OptimizerConfig, model: nn.Module) -> Tensor:
+    """Returns the rate as a tensor, so that a captured CUDA graph reads what set_lr last put there."""
+    return torch.tensor(config.lr, device=next(model.parameters()).device)
+
+
+def _adamw_of(parameters: list[nn.Parameter], config: AdamWConfig) -> AdamW:
     groups = _decay_groups(parameters, config.weight_decay)
     if parameters[0].is_cuda:
         lr = torch.tensor(config.lr, device=parameters[0].device)
@@ -100,7 +138,7 @@ def _adamw(parameters: list[nn.Parameter], config: OptimConfig) -> AdamW:
 
 
 def _decay_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
-    """Matrices decay; biases and norms do not."""
+    """Returns two groups of parameters: matrices decay; biases and norms do not."""
     matrices: list[nn.Parameter] = []
     vectors: list[nn.Parameter] = []
     for parameter in parameters:
@@ -112,25 +150,19 @@ def _is_layer_matrix(name: str, parameter: nn.Parameter) -> bool:
     return name.startswith("loop.") and parameter.ndim == 2
 
 
-def _create_missing_state(optimizer: Optimizer) -> None:
-    """Optimizers create state in their first step. A step at lr 0 changes no parameter and creates all of it, each
-    tensor with the type, device and sharding that its optimizer wants; zero is what every one of them starts from."""
+def _create_state(optimizer: Optimizer) -> None:
+    """Has an optimizer make its state, each tensor with the type, device and sharding that it wants: most do so in
+    their first step, so it takes one, at rate 0."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    missing = [p for p in parameters if not optimizer.state.get(p)]
-    if not missing:
+    if all(optimizer.state.get(p) for p in parameters):
         return
     grads = [p.grad for p in parameters]
     rates = [group["lr"] for group in optimizer.param_groups]
     for parameter in parameters:
-        parameter.grad = None
-    for parameter in missing:
         parameter.grad = torch.zeros_like(parameter)
     for group in optimizer.param_groups:
         group["lr"] = 0.0
     optimizer.step()
-    for parameter in missing:
-        for tensor in optimizer.state[parameter].values():
-            tensor.zero_()
     for group, lr in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = lr
     for parameter, grad in zip(parameters, grads, strict=True):

@@ -1,7 +1,7 @@
-"""Several processes that train one model: who is who, how the model is spread over them, and how it is put together.
+"""Several processes that train one model: their ranks, and how the model is sharded over them and gathered again.
 
-``torchrun`` starts the processes and tells each its rank. Of a step's batch each takes its share. With ``ddp`` every
-process holds the whole model and gradients are averaged; with ``fsdp`` each holds a share of every weight, and the
+``torchrun`` starts the processes and tells each its rank. Of a step's batch each takes its shard. With ``ddp`` every
+process holds the whole model and gradients are averaged; with ``fsdp`` each holds a shard of every weight, and the
 module that runs all loops is gathered once for all of them.
 """
 
@@ -23,11 +23,9 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from loopt.model import LoopedTransformer
+from loopt.scoring.precision import computes_in_bfloat16
 
 Parallel = Literal["ddp", "fsdp"]
-
-BFLOAT16_ON = ("cuda",)
-"""Where matrix products of language models are in bfloat16."""
 
 
 @dataclass(frozen=True)
@@ -40,16 +38,16 @@ class Ranks:
     """Among those on this machine: the number of its GPU."""
 
     @classmethod
-    def told(cls) -> Ranks:
-        """By torchrun."""
-        told = os.environ
-        return cls(int(told.get("RANK", 0)), int(told.get("WORLD_SIZE", 1)), int(told.get("LOCAL_RANK", 0)))
+    def from_environment(cls) -> Ranks:
+        """Reads rank and world size from the variables that torchrun sets."""
+        given = os.environ
+        return cls(int(given.get("RANK", 0)), int(given.get("WORLD_SIZE", 1)), int(given.get("LOCAL_RANK", 0)))
 
     @classmethod
     def join(cls, device: torch.device) -> Ranks:
-        """Meet the others, where there are any."""
-        ranks = cls.told()
-        if not ranks.together:
+        """Starts the process group, where there are several ranks, and returns this one."""
+        ranks = cls.from_environment()
+        if not ranks.distributed:
             return ranks
         if device.type == "cuda":
             torch.cuda.set_device(ranks.local)
@@ -57,44 +55,47 @@ class Ranks:
             # gloo for what lives on the host, such as whether to stop: asking that way does not wait for the GPU
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             store, _, _ = next(rendezvous("env://", ranks.rank, ranks.size))
-            dist.init_process_group(backend, store=fresh_part(store, ranks), rank=ranks.rank, world_size=ranks.size)
+            dist.init_process_group(backend, store=fresh_store(store, ranks), rank=ranks.rank, world_size=ranks.size)
         return ranks
 
     @property
     def first(self) -> bool:
-        """The one that writes, and decides."""
+        """Tells whether this is the rank that writes, and decides."""
         return self.rank == 0
 
     @property
-    def together(self) -> bool:
+    def distributed(self) -> bool:
+        """Tells whether there are other ranks."""
         return self.size > 1
 
-    def share(self, positions: range) -> range:
-        """This rank's part of a batch, of which all get as much."""
+    def shard(self, positions: range) -> range:
+        """Returns this rank's shard of a batch, of which all get as much."""
         each = len(positions) // self.size
         return positions[self.rank * each : (self.rank + 1) * each]
 
-    def agree(self, number: int) -> int:
-        """What the first rank says."""
-        if not self.together:
+    def broadcast(self, number: int) -> int:
+        """Returns the first rank's number on every rank."""
+        if not self.distributed:
             return number
         said = torch.tensor(number)
         dist.broadcast(said, src=0)
         return int(said)
 
-    def add_up(self, tensor: Tensor) -> Tensor:
-        if self.together:
+    def all_reduce(self, tensor: Tensor) -> Tensor:
+        """Returns the sum of the tensor over all ranks."""
+        if self.distributed:
             dist.all_reduce(tensor)
         return tensor
 
-    def wait(self) -> None:
-        if self.together:
+    def barrier(self) -> None:
+        """Waits until every rank is here."""
+        if self.distributed:
             dist.barrier()
 
 
-def fresh_part(store: Store, ranks: Ranks) -> Store:
-    """A part of the store that nobody wrote to before. The store is torchrun's and outlives a restart, so the addresses
-    in it may be those of ranks that are gone (pytorch issue 135712). The first rank makes up a name for the part, and
+def fresh_store(store: Store, ranks: Ranks) -> Store:
+    """Returns a namespace of the store that nobody wrote to before. The store is torchrun's and outlives a restart, so
+    the addresses in it may be those of ranks that are gone (pytorch issue 135712). The first rank makes up a name, and
     answers everybody who has read it; whoever gets no answer has read an old one."""
     mine, store = secrets.token_hex(8), PrefixStore("loopt", store)
     if ranks.first:
@@ -111,25 +112,21 @@ def fresh_part(store: Store, ranks: Ranks) -> Store:
         time.sleep(0.05)
 
 
-def computes_in_bfloat16(model: LoopedTransformer) -> bool:
-    return model.token_embedding.weight.device.type in BFLOAT16_ON
-
-
-def spread(module: nn.Module, model: LoopedTransformer, ranks: Ranks, parallel: Parallel) -> nn.Module:
-    """``module``, whose forward runs ``model`` and returns the loss, for all ranks."""
-    if not ranks.together:
+def shard_model(module: nn.Module, model: LoopedTransformer, ranks: Ranks, parallel: Parallel) -> nn.Module:
+    """Returns ``module``, whose forward runs ``model`` and returns the loss, wrapped for all ranks."""
+    if not ranks.distributed:
         return module
-    cuda = model.token_embedding.weight.is_cuda
+    device = model.token_embedding.weight.device
     if parallel == "ddp":
-        return DistributedDataParallel(module, device_ids=[ranks.local] if cuda else None)
+        return DistributedDataParallel(module, device_ids=[ranks.local] if device.type == "cuda" else None)
     # What goes in is not cast: the weights of the sequences would be rounded, and with them the loss.
     rounded = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    policy = rounded if computes_in_bfloat16(model) else MixedPrecisionPolicy()
+    policy = rounded if computes_in_bfloat16(device) else MixedPrecisionPolicy()
     fully_shard(model.loop, mp_policy=policy)
     fully_shard(module, mp_policy=policy)
     return module
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor that may be spread over the ranks, in one piece; all of them have to ask."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Gathers a tensor that may be sharded over the ranks; all of them have to call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

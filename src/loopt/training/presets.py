@@ -6,19 +6,19 @@ from collections.abc import Callable
 
 from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
-from loopt.runs import OptimConfig, TrainConfig
+from loopt.runs import AdafactorConfig, AdamWConfig, TrainConfig
 from loopt.tasks import PHop
+from loopt.text.source import Text
 
 
 def phop() -> TrainConfig:
     """p-hop as the paper has it: n=256, p=16, d=128, Adafactor for 200k steps of 256 (5.9 ms a step on an H200)."""
     return TrainConfig(
-        task=PHop(p=(16,), n=256),
+        source=PHop(p=(16,), n=256, train_examples=4_000_000),
         model=ModelConfig(plan=LoopPlan.parse("1x6"), d_model=128, n_heads=8, d_ff=512),
-        optim=OptimConfig(name="adafactor", lr=1e-3, warmup_steps=1000),
+        optim=AdafactorConfig(lr=1e-3, warmup_steps=1000),
         steps=200_000,
         batch_size=256,
-        train_examples=4_000_000,
         log_every=500,
         eval_every=2000,
         eval_examples=4096,
@@ -29,9 +29,9 @@ def phop() -> TrainConfig:
 def phop_cpu() -> TrainConfig:
     """p-hop small enough for a laptop: n=32, p=3, one layer of d=64 looped 4 times (about a minute on 2 cores)."""
     return TrainConfig(
-        task=PHop(p=(3,), n=32, supervision="every"),
+        source=PHop(p=(3,), n=32, supervision="every"),
         model=ModelConfig(plan=LoopPlan.parse("1x4"), d_model=64, n_heads=4, d_ff=256, rope_base=30.0),
-        optim=OptimConfig(name="adamw", lr=5e-3, warmup_steps=100),
+        optim=AdamWConfig(lr=5e-3, warmup_steps=100),
         steps=1000,
         batch_size=64,
         log_every=20,
@@ -41,34 +41,34 @@ def phop_cpu() -> TrainConfig:
     )
 
 
-def lm_1b() -> TrainConfig:
+def lm_1b(data: str = "") -> TrainConfig:
     """the paper's language model: 24 layers, d=2048, 1280 tokens, batch 512, 400k steps (1.36B parameters)
 
     The paper names the shape, the batch, the peak learning rate and the cosine. Not stated, and chosen here: Adafactor,
     the warm-up, a gated feed-forward, an untied readout and a vocabulary of 50,304, which together come to 1.36 billion
     parameters where its appendix speaks of 1.5.
     """
-    return _lm(d_model=2048, n_heads=32, d_ff=5120)
+    return _lm(data, d_model=2048, n_heads=32, d_ff=5120)
 
 
-def lm_350m() -> TrainConfig:
+def lm_350m(data: str = "") -> TrainConfig:
     """the paper's shape at d=1024 (392M parameters)"""
-    return _lm(d_model=1024, n_heads=16, d_ff=2560)
+    return _lm(data, d_model=1024, n_heads=16, d_ff=2560)
 
 
-def lm_75m() -> TrainConfig:
+def lm_75m(data: str = "") -> TrainConfig:
     """the paper's shape at d=512 (124M parameters, of which 72M in the layers)"""
-    return _lm(d_model=512, n_heads=8, d_ff=1280)
+    return _lm(data, d_model=512, n_heads=8, d_ff=1280)
 
 
-def lm_10m() -> TrainConfig:
+def lm_10m(data: str = "") -> TrainConfig:
     """the paper's shape at d=192 (30M parameters, of which 10M in the layers)"""
-    return _lm(d_model=192, n_heads=3, d_ff=480)
+    return _lm(data, d_model=192, n_heads=3, d_ff=480)
 
 
-def _lm(d_model: int, n_heads: int, d_ff: int) -> TrainConfig:
+def _lm(data: str, d_model: int, n_heads: int, d_ff: int) -> TrainConfig:
     return TrainConfig(
-        task=None,  # type: ignore[arg-type]
+        source=Text(data),
         model=ModelConfig(
             plan=LoopPlan.parse("24x1"),
             d_model=d_model,
@@ -78,7 +78,7 @@ def _lm(d_model: int, n_heads: int, d_ff: int) -> TrainConfig:
             max_len=1280,
             feed_forward="swiglu",
         ),
-        optim=OptimConfig(name="adafactor", lr=1e-2, warmup_steps=2000),
+        optim=AdafactorConfig(lr=1e-2, warmup_steps=2000),
         steps=400_000,
         batch_size=512,
         log_every=10,
@@ -88,14 +88,14 @@ def _lm(d_model: int, n_heads: int, d_ff: int) -> TrainConfig:
     )
 
 
-def lm_cpu() -> TrainConfig:
+def lm_cpu(data: str = "") -> TrainConfig:
     """a language model for a laptop: 2 layers of d=128 looped 3 times, on a small text, in minutes"""
     return TrainConfig(
-        task=None,  # type: ignore[arg-type]
+        source=Text(data),
         model=ModelConfig(
             plan=LoopPlan.parse("2x3"), d_model=128, n_heads=4, d_ff=320, max_len=128, feed_forward="swiglu"
         ),
-        optim=OptimConfig(name="adamw", lr=3e-3, warmup_steps=50, weight_decay=0.1),
+        optim=AdamWConfig(lr=3e-3, warmup_steps=50, weight_decay=0.1),
         steps=300,
         batch_size=16,
         log_every=10,

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from loopt.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from loopt.training.learner import Evaluation
+    from loopt.training.trainer import Trainer
 
 
 class ProgressLines:
-    """One line for each run."""
+    """A display with one line for each run."""
 
     def __init__(self, shown: bool = True) -> None:
         self.display = Progress(
@@ -31,34 +46,42 @@ class ProgressLines:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.display.stop()
 
-    def add(self, label: str, total: int, done: int, measured: str | None) -> ProgressLine:
-        return ProgressLine(self.display, label, total, done, measured)
+    def line(self, label: str) -> ProgressLine:
+        """Returns a line for one run, which shows when it begins."""
+        return ProgressLine(self.display, label)
 
 
-class ProgressLine:
-    def __init__(self, display: Progress, label: str, total: int, done: int, measured: str | None) -> None:
-        self._progress = display
+class ProgressLine(Callback):
+    """Shows how far one run is, with its loss, what validation found last, and its speed."""
+
+    def __init__(self, display: Progress, label: str) -> None:
+        self._display, self._label = display, label
         self._figures: dict[str, str] = {}
-        if measured is not None:
-            self.measured(measured)
-        self._task = display.add_task(label, total=total, completed=done, figures=self._text())
+        self._task = TaskID(-1)
 
-    def step(self, done: int) -> None:
-        self._progress.update(self._task, completed=done)
+    def begun(self, trainer: Trainer) -> None:
+        if trainer.best:
+            self._figures["measured"] = trainer.best.shown
+        total, done = trainer.config.steps, trainer.step
+        self._task = self._display.add_task(self._label, total=total, completed=done, figures=self._text())
 
-    def speed(self, loss: float, speed: Mapping[str, float]) -> None:
-        self._figures["loss"] = f"loss {loss:.3f}"
-        for name, what in (("examples_per_second", "examples/s"), ("tokens_per_second", "tokens/s")):
-            if name in speed:
-                self._figures["speed"] = f"{speed[name]:,.0f} {what}"
-        self._progress.update(self._task, figures=self._text())
+    def stepped(self, trainer: Trainer) -> None:
+        self._display.update(self._task, completed=trainer.step)
 
-    def measured(self, shown: str) -> None:
-        self._figures["measured"] = shown
+    def logged(self, trainer: Trainer, values: Mapping[str, float]) -> None:
+        self._figures["loss"] = f"loss {values['loss']:.3f}"
+        for name, unit in (("examples_per_second", "examples/s"), ("tokens_per_second", "tokens/s")):
+            if name in values:
+                self._figures["speed"] = f"{values[name]:,.0f} {unit}"
+        self._display.update(self._task, figures=self._text())
 
-    def finished(self, done: int) -> None:
-        """A run that stops early because it is solved is as finished as one that ran all its steps."""
-        self._progress.update(self._task, total=done, completed=done, figures=self._text())
+    def evaluated(self, trainer: Trainer, evaluation: Evaluation) -> None:
+        self._figures["measured"] = evaluation.shown
+        self._display.update(self._task, figures=self._text())
+
+    def finished(self, trainer: Trainer) -> None:
+        """Fills the bar: a run that stops early because it is solved is as finished as one that ran all its steps."""
+        self._display.update(self._task, total=trainer.step, completed=trainer.step, figures=self._text())
 
     def _text(self) -> str:
         return "  ".join(self._figures[name] for name in ("loss", "measured", "speed") if name in self._figures)

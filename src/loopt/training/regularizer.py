@@ -41,8 +41,8 @@ from loopt.similarity import Groups, layer_groups
 def add_regularizer_gradient(
     model: LoopedTransformer, config: RegularizerConfig, compiled: bool = False
 ) -> dict[str, Tensor]:
-    """Add the gradient of -λ · mean R_G to every layer's ``.grad``, after the backward pass and before clipping; the
-    mean cosine of each group, 0-dim tensors. Of a sharded model, every rank does its part."""
+    """Adds the gradient of -λ · mean R_G to every layer's ``.grad``, after the backward pass and before clipping, and
+    returns the mean cosine of each group, 0-dim tensors. Of a sharded model, every rank updates its shard."""
     layers = [layer for layer in model.loop.layers if isinstance(layer, Layer)]
     config.check(len(layers))
     weights = [layer_groups(layer, _rows_here) for layer in layers]
@@ -59,12 +59,12 @@ def add_gradient(
     compiled: bool = False,
     sum_over_ranks: Callable[[Tensor], None] = lambda products: None,
 ) -> dict[str, Tensor]:
-    """What ``add_regularizer_gradient`` does, for the layers of any model."""
+    """Does what ``add_regularizer_gradient`` does, for the layers of any model."""
     names, k, length = list(weights[0]), config.block, len(weights) // config.block
     multiply, add = (_compiled(_multiply), _compiled(_add)) if compiled else (_multiply, _add)
 
     def chains(layers: Sequence[Groups]) -> list[list[Tensor]]:
-        """The matrices that are k layers apart, one after the other: a chain for each group and layer of a block."""
+        """Returns the matrices that are k layers apart as chains, one for each group and layer of a block."""
         return [[layer[name] for layer in layers[first::k]] for name in names for first in range(k)]
 
     products = torch.stack([multiply(chain) for chain in chains(weights)])  # [G * k, 2 * length - 1]
@@ -81,7 +81,7 @@ def add_gradient(
 
 
 def _multiply(chain: list[Tensor]) -> Tensor:
-    """Every matrix with itself, then every matrix with the next: [2 * length - 1]."""
+    """Multiplies every matrix with itself, then every matrix with the next: [2 * length - 1]."""
     exact = torch.promote_types(chain[0].dtype, torch.float32)
     chain = [matrix.to(exact) for matrix in chain]
     pairs = [*zip(chain, chain, strict=True), *itertools.pairwise(chain)]
@@ -91,7 +91,7 @@ def _multiply(chain: list[Tensor]) -> Tensor:
 
 
 def _factors(squares: Tensor, dots: Tensor, kind: RegularizerKind) -> Tensor:
-    """What the gradient of -Σ similarity takes of each matrix itself and, as what is subtracted, of each neighbour."""
+    """Returns how much of each matrix itself the gradient of -Σ similarity has and, subtracted, of each neighbour."""
     if kind == "cosine":
         first, second = _inverse(squares[:, :-1]), _inverse(squares[:, 1:])  # 1 / |a|² and 1 / |b|²
         link = first.sqrt() * second.sqrt()
@@ -103,7 +103,7 @@ def _factors(squares: Tensor, dots: Tensor, kind: RegularizerKind) -> Tensor:
 
 
 def _inverse(squares: Tensor) -> Tensor:
-    """1 / squares, and 0 for a matrix of zeros: it has no direction to be turned."""
+    """Returns 1 / squares, and 0 for a matrix of zeros: it has no direction to be turned."""
     return torch.where(squares > 0, 1 / squares, 0.0)
 
 
@@ -120,7 +120,7 @@ def _add(chain: list[Tensor], grads: list[Tensor], factors: Tensor) -> None:
 
 @functools.cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """One kernel for a whole chain, which reads each of its matrices once, where separate operations read it thrice."""
+    """Returns one kernel for a whole chain, which reads each matrix once, where separate operations read it thrice."""
     return torch.compile(function, dynamic=True)
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a run that is asked to end saves first."""
+"""Ctrl-C and SIGTERM: a run that is asked to stop saves first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 
 def stopped_by(number: int) -> str:
-    """
+    """Returns the reason to stop that a signal is.
+
     >>> stopped_by(15)
     'stopped by SIGTERM'
     """
@@ -18,8 +19,8 @@ def stopped_by(number: int) -> str:
 
 
 @contextmanager
-def noted_signals() -> Iterator[list[int]]:
-    """Note Ctrl-C and SIGTERM instead of dying of them; a second one ends the process as usual."""
+def catch_signals() -> Iterator[list[int]]:
+    """Catches Ctrl-C and SIGTERM, and yields the list that they are put in; a second one ends the process as usual."""
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield caught

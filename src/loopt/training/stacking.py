@@ -12,16 +12,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from loopt.errors import ConfigError
+from loopt.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from loopt.training.trainer import Trainer
 
 _LAYER = re.compile(r"(loop\.layers\.)(\d+)(\..+)")  # loop.layers.3.attention.qkv.weight/exp_avg
 
 
+class GradualStacking(Callback):
+    """Puts the deeper model in the place of the last one when its time has come."""
+
+    def stepping(self, trainer: Trainer) -> None:
+        stacking, plan = trainer.config.stacking, trainer.learner.config.model.plan
+        deeper = stacking.plan_at(trainer.step)
+        if plan == deeper:
+            return
+        before, after = plan.distinct_layers, deeper.distinct_layers
+        weights, optimizer = (grow(state, before, after, stacking.block) for state in trainer.tensors())
+        trainer.replace_model(deeper, weights, optimizer)
+
+
 def source_layers(from_layers: int, to_layers: int, block: int) -> list[int]:
-    """For each layer of the grown model, the layer that it is a copy of.
+    """Returns, for each layer of the grown model, the layer that it is a copy of.
 
     >>> source_layers(2, 4, 2), source_layers(4, 6, 2), source_layers(6, 8, 2)
     ([0, 1, 0, 1], [0, 1, 0, 1, 2, 3], [0, 1, 2, 3, 2, 3, 4, 5])
@@ -38,8 +56,8 @@ def source_layers(from_layers: int, to_layers: int, block: int) -> list[int]:
 
 
 def grow(state: Mapping[str, Tensor], from_layers: int, to_layers: int, block: int) -> dict[str, Tensor]:
-    """The weights, or the optimizer's tensors, of the grown model, by name. What is not of a layer stays what it is,
-    and no two layers share memory."""
+    """Returns the weights, or the optimizer's tensors, of the grown model, by name. What is not of a layer stays what
+    it is, and no two layers share memory."""
     copies: dict[int, list[int]] = {}
     for copy, original in enumerate(source_layers(from_layers, to_layers, block)):
         copies.setdefault(original, []).append(copy)

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import importlib
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from loopt.errors import InputError
+from loopt.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from loopt.training.learner import Evaluation
+    from loopt.training.trainer import Trainer
 
 TrackerName = Literal["tensorboard", "wandb"]
 
 
-class Tracker(Protocol):
-    def log(self, step: int, values: Mapping[str, float]) -> None: ...
+class Tracker(Callback):
+    """Sends what is logged and evaluated somewhere else."""
 
-    def close(self) -> None: ...
+    @abstractmethod
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        """Sends the values of a step."""
+
+    def logged(self, trainer: Trainer, values: Mapping[str, float]) -> None:
+        self.log(trainer.step, values)
+
+    def evaluated(self, trainer: Trainer, evaluation: Evaluation) -> None:
+        self.log(trainer.step, evaluation.values)
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
+    """Writes event files into the run's directory."""
+
     def __init__(self, directory: Path, config: Mapping[str, Any], step: int) -> None:
         writer = _import("torch.utils.tensorboard", "tensorboard").SummaryWriter
         # What a killed session logged after its last checkpoint will be logged again: hide it.
@@ -28,11 +44,13 @@ class TensorBoard:
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
 
-    def close(self) -> None:
+    def closed(self, trainer: Trainer) -> None:
         self.writer.close()
 
 
-class WeightsAndBiases:
+class WeightsAndBiases(Tracker):
+    """Logs to a project of Weights & Biases."""
+
     def __init__(self, directory: Path, config: Mapping[str, Any], step: int) -> None:
         wandb = _import("wandb", "wandb")
         identity = "".join(c if c.isalnum() else "-" for c in str(directory.resolve()))[-120:]
@@ -41,11 +59,12 @@ class WeightsAndBiases:
     def log(self, step: int, values: Mapping[str, float]) -> None:
         self.run.log(dict(values), step=step)
 
-    def close(self) -> None:
+    def closed(self, trainer: Trainer) -> None:
         self.run.finish()
 
 
 def open_trackers(names: Sequence[TrackerName], directory: Path, config: Mapping[str, Any], step: int) -> list[Tracker]:
+    """Returns the trackers of these names, for a run that is at ``step``."""
     kinds: dict[TrackerName, type[TensorBoard] | type[WeightsAndBiases]] = {
         "tensorboard": TensorBoard,
         "wandb": WeightsAndBiases,

@@ -14,18 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import torch
-from torch.optim import SGD, Optimizer
+from torch import nn
 
-from loopt.kernels import has_triton, own_attention
-from loopt.model import ModelConfig, fastest_attention
-from loopt.runs import OptimConfig, TrainConfig
-from loopt.training.adafactor import Adafactor
-from loopt.training.step import update
+from loopt.kernels import fused_attention, has_triton
+from loopt.model import Context, ModelConfig, fastest_attention
+from loopt.runs import OptimizerConfig, TrainConfig
+from loopt.training.optim import build_optimizers
+from loopt.training.update import update
 
 
 @contextmanager
-def compiling_ahead(config: TrainConfig, device: torch.device, compiled: bool = True) -> Iterator[None]:
-    """Where this is left, our kernels are there for this run's rotary positions, clipping and Adafactor, on CUDA."""
+def warming_up_kernels(config: TrainConfig, device: torch.device, compiled: bool = True) -> Iterator[None]:
+    """Compiles, on CUDA, our kernels for this run's rotary positions, clipping and optimizer while the body runs."""
     if not compiled or device.type != "cuda":
         yield
         return
@@ -51,22 +51,21 @@ def _compile(config: TrainConfig, device: torch.device) -> None:
 def _attend_once(config: ModelConfig) -> None:
     from loopt.kernels import rotary
 
-    if own_attention(config) is rotary.attend:  # the other one's kernels depend on how long sequences are
+    if fused_attention(config) is rotary.attend:  # the other one's kernels depend on how long sequences are
         heads, width = config.n_heads, config.width_of_head
         qkv = torch.zeros(16, 3, heads, width, dtype=torch.bfloat16, device="cuda", requires_grad=True)
         angles = torch.zeros(16, width, device="cuda")
         with fastest_attention(qkv.device):
-            rotary.attend(qkv, ((2, 8),), (angles, angles), config.scale).backward(torch.zeros_like(qkv[:, 0]))
+            context = Context(((2, 8),), (angles, angles), rotary.attend)
+            rotary.attend(qkv, context, config.scale).backward(torch.zeros_like(qkv[:, 0]))
 
 
-def _update_once(config: OptimConfig) -> None:
-    parameters = [torch.zeros(16, 16, device="cuda"), torch.zeros(16, device="cuda")]
-    for parameter in parameters:
+def _update_once(config: OptimizerConfig) -> None:
+    model = nn.Module()
+    model.loop = nn.Linear(16, 16, device="meta").to_empty(device="cuda")  # where no random numbers are drawn
+    for parameter in model.parameters():
+        parameter.data.zero_()
         parameter.grad = torch.zeros_like(parameter)
     zero = torch.zeros((), device="cuda")
-    optimizer: Optimizer
-    if config.name == "adafactor":
-        optimizer = Adafactor(parameters, zero.clone(), scale_parameter=config.scale_parameter, compiled=True)
-    else:
-        optimizer = SGD(parameters)  # of the others only clipping has a kernel of ours, the same for all
-    update(parameters, [optimizer], zero, zero, config.clip_norm, compiled=True)
+    optimizers = build_optimizers(config, model, compiled=True)
+    update(model.parameters(), optimizers, zero, zero, config.clip_norm, compiled=True)

@@ -14,29 +14,31 @@ from hypothesis import strategies as st
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
 from loopt.errors import ConfigError
-from loopt.runs import OptimConfig, TrainConfig
+from loopt.runs import AdafactorConfig, TrainConfig
+from loopt.runs.optimizers import with_optimizer
 from loopt.tasks import IGNORE, Addition, Batch, PHop, Task
+from loopt.training.learner import NonFiniteError
 from loopt.training.optim import build_optimizers, learning_rate
-from loopt.training.step import NonFiniteError, update
-from loopt.training.task_work import TaskStep, backward, shares
+from loopt.training.task_learner import TaskLearner, backward, shares
 from loopt.training.trainer import build_model
-from tiny_runs import TINY, tiny
+from loopt.training.update import update
+from tiny_runs import TINY, tiny, with_source
 
-SUMS = replace(TINY, task=Addition(operands=(1, 2, 4), digits=2), batch_size=8, seed=3).resolved()
+SUMS = replace(TINY, source=Addition(operands=(1, 2, 4), digits=2), batch_size=8, seed=3).resolved()
 CPU = torch.device("cpu")
 on_a_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
-def stepper(config: TrainConfig, device: torch.device = CPU, **options: Any) -> TaskStep:
+def learner(config: TrainConfig, device: torch.device = CPU, **options: Any) -> TaskLearner:
     config = config.resolved()
-    return TaskStep(config, build_model(config, device), **options)
+    return TaskLearner(config, build_model(config, device), **options)
 
 
-def losses(update: TaskStep, steps: int) -> list[float]:
+def losses(one: TaskLearner, steps: int) -> list[float]:
     found = []
     for _ in range(steps):
-        update()
-        found.append(update.report().loss)
+        one.train_step()
+        found.append(one.report().loss)
     return found
 
 
@@ -64,8 +66,8 @@ def test_shares_are_equal_but_for_one(batch_size: int, parts: int) -> None:
 
 def test_the_gradient_of_a_mixture_is_that_of_the_padded_batch() -> None:
     """The mean over all supervised tokens, not the mean of the parts' means, which differ in length and number."""
-    task = SUMS.task
-    batches = [part.sample(range(count), 3, "train") for part, count in zip(task.parts, (3, 3, 2), strict=True)]
+    task = SUMS.source
+    batches = [part.sample(range(count), 3, "train") for part, count in zip(task.mixture, (3, 3, 2), strict=True)]
     whole = padded(task, batches)
     expected = build_model(SUMS, CPU)
     wanted = F.cross_entropy(expected(whole.tokens)[whole.targets != IGNORE], whole.targets[whole.targets != IGNORE])
@@ -73,7 +75,7 @@ def test_the_gradient_of_a_mixture_is_that_of_the_padded_batch() -> None:
 
     model = build_model(SUMS, CPU)
     loss = backward(model, batches)
-    optimizers = build_optimizers(model, SUMS.optim)
+    optimizers = build_optimizers(SUMS.optim, model)
     norm, finite = update(model.parameters(), optimizers, loss, torch.tensor(0.0), clip_norm=math.inf)
     assert finite
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-6)
@@ -86,15 +88,15 @@ def test_the_gradient_of_a_mixture_is_that_of_the_padded_batch() -> None:
 
 @pytest.mark.parametrize("weight", [0.0, 0.25, 1.0])
 def test_answers_get_their_share_of_the_loss(weight: float) -> None:
-    config = replace(TINY, task=PHop(p=(1, 2), n=8, supervision="every"), answer_weight=weight).resolved()
-    batch = config.task.sample(range(config.batch_size), config.seed, "train")
+    config = replace(TINY, source=PHop(p=(1, 2), n=8, supervision="every", answer_weight=weight)).resolved()
+    batch = config.source.sample(range(config.batch_size), config.seed, "train")
     with torch.no_grad():
         logits = build_model(config, CPU)(batch.tokens).flatten(0, 1)
     everywhere, at_answers = (
         F.cross_entropy(logits, labels.flatten()).item() for labels in (batch.targets, batch.answers)
     )
     assert abs(everywhere - at_answers) > 1e-3
-    (loss,) = losses(stepper(config), 1)
+    (loss,) = losses(learner(config), 1)
     assert loss == pytest.approx((1 - weight) * everywhere + weight * at_answers, rel=1e-5)
 
 
@@ -103,36 +105,38 @@ def test_answers_get_their_share_of_the_loss(weight: float) -> None:
 @pytest.mark.parametrize("done", [0, 5])
 def test_each_step_has_the_next_examples_of_every_part(batch_size: int, train_examples: int | None, done: int) -> None:
     """Seen from the losses, against batches drawn by index through the task."""
-    config = replace(SUMS, batch_size=batch_size, train_examples=train_examples, steps=20)
-    update = stepper(config, done=done)
+    config = with_source(replace(SUMS, batch_size=batch_size, steps=20), train_examples=train_examples)
+    one = learner(config, steps_done=done)
     for step in range(done, done + 4):
         batches = []
-        for part, count in zip(config.task.parts, shares(batch_size, 3), strict=True):
+        for part, count in zip(config.source.mixture, shares(batch_size, 3), strict=True):
             size = max(1, train_examples // 3) if train_examples else 10**9
             rows = [index % size for index in range(step * count, (step + 1) * count)]
             batches.append(part.sample(torch.tensor(rows, dtype=torch.int64), config.seed, "train"))
-        whole = padded(config.task, batches)
+        whole = padded(config.source, batches)
         with torch.no_grad():
-            logits = update.model(whole.tokens)
-        update()
+            logits = one.model(whole.tokens)
+        one.train_step()
         expected = F.cross_entropy(logits.flatten(0, 1), whole.targets.flatten())
-        assert update.report().loss == pytest.approx(expected.item(), rel=1e-5)
+        assert one.report().loss == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_a_batch_has_room_for_every_part() -> None:
-    with pytest.raises(ConfigError, match="batch_size=2: allowed is 3 or more, one for each of its parts"):
+    with pytest.raises(
+        ConfigError, match="batch_size=2: allowed is 3 or more, one example for each task of the mixture"
+    ):
         replace(SUMS, batch_size=2)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor", "muon"])
 def test_the_report_has_the_learning_rate_of_its_step(optimizer: str) -> None:
     config = tiny(optimizer, steps=12)
-    update = stepper(config, done=2)
+    one = learner(config, steps_done=2)
     for step in range(2, 12):
-        update()
+        one.train_step()
         wanted = learning_rate(step, 12, config.optim.lr, config.optim.warmup_steps)
-        assert update.report().lr == pytest.approx(wanted, rel=1e-6)
-        for optimizer_ in update.optimizers:
+        assert one.report().lr == pytest.approx(wanted, rel=1e-6)
+        for optimizer_ in one.optimizers:
             for group in optimizer_.param_groups:
                 assert float(group["lr"]) == pytest.approx(wanted, rel=1e-6)
 
@@ -140,32 +144,32 @@ def test_the_report_has_the_learning_rate_of_its_step(optimizer: str) -> None:
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor", "muon"])
 @pytest.mark.parametrize("later", [0, 1, 5])
 def test_the_first_failure_is_told_however_late_one_looks(optimizer: str, later: int) -> None:
-    update = stepper(tiny(optimizer, model=replace(TINY.model, norm_placement="none")))
-    losses(update, 3)
-    weight = update.model.token_embedding.weight
+    one = learner(tiny(optimizer, model=replace(TINY.model, norm_placement="none")))
+    losses(one, 3)
+    weight = one.model.token_embedding.weight
     with torch.no_grad():
         kept = weight.clone()
         weight.fill_(math.inf)
-    update()  # the fourth
+    one.train_step()  # the fourth
     with torch.no_grad():
         weight.copy_(kept)  # what comes next would be finite
-    before = {name: tensor.clone() for name, tensor in update.model.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in one.model.state_dict().items()}
     for _ in range(later):
-        update()
+        one.train_step()
     for _ in range(2):  # asked again, it says so again
         with pytest.raises(NonFiniteError) as error:
-            update.report()
+            one.report()
         assert error.value.step == 4
         assert str(error.value) == "loss nan, gradient norm nan; the update was not applied"
-    for name, tensor in update.model.state_dict().items():
+    for name, tensor in one.model.state_dict().items():
         assert torch.equal(tensor, before[name]), name  # and nothing moved after it
 
 
 GPU_SIZED = replace(
     TINY,
-    task=PHop(p=(2,), n=40),
+    source=PHop(p=(2,), n=40),
     model=ModelConfig(LoopPlan.parse("1x2"), d_model=32, n_heads=2, d_ff=64),
-    optim=OptimConfig(lr=3e-3, warmup_steps=4),
+    optim=AdafactorConfig(lr=3e-3, warmup_steps=4),
     batch_size=16,
 )
 
@@ -174,32 +178,32 @@ GPU_SIZED = replace(
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor", "muon"])
 @pytest.mark.parametrize("task", [PHop(p=(2,), n=40), Addition(operands=(1, 2, 4), digits=2)], ids=["phop", "sums"])
 def test_a_captured_graph_does_what_the_steps_would(task: Task, optimizer: str, compiled: bool) -> None:
-    config = replace(GPU_SIZED, task=task, optim=replace(GPU_SIZED.optim, name=optimizer))
+    config = replace(GPU_SIZED, source=task, optim=with_optimizer(GPU_SIZED.optim, optimizer))
     device = torch.device("cuda")
-    eager, captured = (stepper(config, device, compiled=compiled, captured=flag) for flag in (False, True))
+    eager, captured = (learner(config, device, compiled=compiled, captured=flag) for flag in (False, True))
     assert losses(captured, 10) == pytest.approx(losses(eager, 10), rel=1e-6)
     assert captured.graphs
     for name, weight in captured.model.state_dict().items():
         torch.testing.assert_close(weight, eager.model.state_dict()[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("task", [pytest.param(task, marks=on_a_gpu) for task in (GPU_SIZED.task, SUMS.task)])
+@pytest.mark.parametrize("task", [pytest.param(task, marks=on_a_gpu) for task in (GPU_SIZED.source, SUMS.source)])
 def test_compiled_it_computes_the_same(task: Task) -> None:
     """But for the rounding of bfloat16. Not on the CPU, where compiling takes most of a minute."""
-    config, device = replace(GPU_SIZED, task=task), torch.device("cuda")
-    plain, compiled = (losses(stepper(config, device, compiled=flag), 5) for flag in (False, True))
+    config, device = replace(GPU_SIZED, source=task), torch.device("cuda")
+    plain, compiled = (losses(learner(config, device, compiled=flag), 5) for flag in (False, True))
     assert compiled == pytest.approx(plain, rel=1e-2)
 
 
 @pytest.mark.parametrize("optimizer", [pytest.param(name, marks=on_a_gpu) for name in ("adamw", "adafactor", "muon")])
 def test_a_captured_graph_tells_the_first_failure(optimizer: str) -> None:
-    config = replace(GPU_SIZED, optim=replace(GPU_SIZED.optim, name=optimizer))
-    update = stepper(config, torch.device("cuda"), captured=True)
-    losses(update, 6)
+    config = replace(GPU_SIZED, optim=with_optimizer(GPU_SIZED.optim, optimizer))
+    one = learner(config, torch.device("cuda"), captured=True)
+    losses(one, 6)
     with torch.no_grad():
-        update.model.token_embedding.weight.fill_(math.inf)
+        one.model.token_embedding.weight.fill_(math.inf)
     for _ in range(3):
-        update()
+        one.train_step()
     with pytest.raises(NonFiniteError) as error:
-        update.report()
+        one.report()
     assert error.value.step == 7

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from loopt import LoopPlan
-from loopt.kernels import own_attention
+from loopt.kernels import fused_attention
 from loopt.model import fastest_attention
-from loopt.runs import OptimConfig
-from loopt.training import ahead
-from loopt.training.ahead import compiling_ahead
+from loopt.runs import AdafactorConfig, MuonConfig, OptimizerConfig
+from loopt.training import kernel_warmup
+from loopt.training.kernel_warmup import warming_up_kernels
 from loopt.training.optim import build_optimizers
 from loopt.training.presets import PRESETS
-from loopt.training.step import update
 from loopt.training.trainer import build_model
+from loopt.training.update import update
 from tiny_runs import TINY
 
 CPU = torch.device("cpu")
@@ -27,9 +27,9 @@ GPU = torch.device("cuda", 0)  # named only: what would use it is replaced
 
 def test_has_ended_where_it_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, done = threading.Event(), []
-    monkeypatch.setattr(ahead, "_compile", lambda config, device: (drawn.wait(), done.append((config, device))))
+    monkeypatch.setattr(kernel_warmup, "_compile", lambda config, device: (drawn.wait(), done.append((config, device))))
     before = threading.active_count()
-    with compiling_ahead(TINY, GPU):
+    with warming_up_kernels(TINY, GPU):
         assert not done
         drawn.set()
     assert done == [(TINY, GPU)]
@@ -39,8 +39,8 @@ def test_has_ended_where_it_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("device", "compiled"), [(CPU, True), (GPU, False)])
 def test_only_where_layers_are_compiled(device: torch.device, compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[Any] = []
-    monkeypatch.setattr(ahead, "_compile", lambda config, device: done.append(config))
-    with compiling_ahead(TINY, device, compiled):
+    monkeypatch.setattr(kernel_warmup, "_compile", lambda config, device: done.append(config))
+    with warming_up_kernels(TINY, device, compiled):
         pass
     assert not done
 
@@ -49,17 +49,17 @@ def test_what_goes_wrong_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*of: Any) -> None:
         raise OSError("no room for kernels")
 
-    monkeypatch.setattr(ahead, "_compile", fail)
-    with pytest.raises(OSError, match="no room"), compiling_ahead(TINY, GPU):
+    monkeypatch.setattr(kernel_warmup, "_compile", fail)
+    with pytest.raises(OSError, match="no room"), warming_up_kernels(TINY, GPU):
         pass
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize(
-    "optim", [OptimConfig(), OptimConfig(weight_decay=0.1, scale_parameter=False), OptimConfig(name="muon")]
+    "optim", [AdafactorConfig(), AdafactorConfig(weight_decay=0.1, scale_parameter=False), MuonConfig()]
 )
-def test_training_compiles_none_of_our_kernels_again(optim: OptimConfig) -> None:
+def test_training_compiles_none_of_our_kernels_again(optim: OptimizerConfig) -> None:
     adafactor, clip, rotary = (pytest.importorskip(f"loopt.kernels.{name}") for name in ("adafactor", "clip", "rotary"))
     kernels = {
         name: kernel
@@ -69,21 +69,21 @@ def test_training_compiles_none_of_our_kernels_again(optim: OptimConfig) -> None
     }
     base = PRESETS["lm-10m"]()
     config = replace(base, model=replace(base.model, plan=LoopPlan.parse("2x1")), optim=optim)
-    with compiling_ahead(config, torch.device("cuda")):
+    with warming_up_kernels(config, torch.device("cuda")):
         model = build_model(config, torch.device("cuda"))
     for one, other in zip(model.parameters(), build_model(config, CPU).parameters(), strict=True):
         assert torch.equal(one.cpu(), other)
 
     ready = {name: len(kernel.device_caches[0][0]) for name, kernel in kernels.items()}
-    attend = own_attention(config.model)
+    attend = fused_attention(config.model)
     assert attend is rotary.attend
     heads, width = config.model.n_heads, config.model.width_of_head
     qkv = torch.randn(4 * 1280, 3, heads, width, device="cuda").bfloat16().requires_grad_()
     with fastest_attention(qkv.device):
-        attend(qkv, ((4, 1280),), (model.loop.cos, model.loop.sin), 0.125).sum().backward()
+        attend(qkv, model.context(((4, 1280),)), 0.125).sum().backward()
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
     zero = torch.zeros((), device="cuda")
-    update(model.parameters(), build_optimizers(model, optim, compiled=True), zero, zero, 1.0, compiled=True)
+    update(model.parameters(), build_optimizers(optim, model, compiled=True), zero, zero, 1.0, compiled=True)
     assert {name: len(kernel.device_caches[0][0]) for name, kernel in kernels.items()} == ready
     assert ready["_apply" if optim.name == "adafactor" else "_scale_or_zero"] > 0

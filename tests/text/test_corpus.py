@@ -13,7 +13,7 @@ import pytest
 from tiny_text import documents, write_lines
 
 from loopt.errors import InputError
-from loopt.text.sources import START, Corpus, Place
+from loopt.text.corpus import START, Corpus, Position
 
 pyarrow = pytest.importorskip("pyarrow")
 pyarrow_parquet = pytest.importorskip("pyarrow.parquet")
@@ -45,7 +45,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def read(*specs: Path | str, start: Place = START, text_field: str = "text") -> list[str]:
+def read(*specs: Path | str, start: Position = START, text_field: str = "text") -> list[str]:
     return [document.text for document, _ in Corpus.find([str(spec) for spec in specs], text_field).documents(start)]
 
 
@@ -168,7 +168,7 @@ def test_identity_changes_with_what_was_read(name: str, tmp_path: Path) -> None:
         write_lines(path, TEXTS)
 
     def identity(*place: int) -> str:
-        return Corpus.find([str(first), str(second)], "text").identity(Place(*place))
+        return Corpus.find([str(first), str(second)], "text").identity(Position(*place))
 
     whole, half, begun = identity(2, 0), identity(1, 1), identity(0, 1)
     assert len({whole, half, begun}) == 3
@@ -185,9 +185,9 @@ def test_identity_changes_with_what_was_read(name: str, tmp_path: Path) -> None:
 
 def test_the_rest_of_a_file_that_is_begun_may_change(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "x.jsonl", TEXTS)
-    begun = Corpus.find([str(path)], "text").identity(Place(0, 5))
+    begun = Corpus.find([str(path)], "text").identity(Position(0, 5))
     path.write_bytes(path.read_bytes() + b"a broken line")
-    assert Corpus.find([str(path)], "text").identity(Place(0, 5)) == begun
+    assert Corpus.find([str(path)], "text").identity(Position(0, 5)) == begun
 
 
 @pytest.mark.parametrize("place", [0, 2**20, 3 * 2**20 - 1])

@@ -16,17 +16,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from loopt import LoopedTransformer
-from loopt.evaluation.perplexity import mean_loss, perplexity
 from loopt.runs import Run
+from loopt.scoring.perplexity import mean_loss, perplexity, text_loss
+from loopt.source import Split
 from loopt.text.token_data import TokenData
 from loopt.training import train
-from loopt.training.text_work import LanguageLoss
+from loopt.training.text_learner import LanguageLoss
 from tiny_runs import CPU, metrics, result
 from tiny_text_runs import text_directory, tiny_text
 
 torch.set_num_threads(1)
 
-LENGTH, HELD_OUT = 12, 55
+LENGTH = 12
+HELD_OUT: dict[Split, int] = {"validation": 69, "test": 56}
 WILD = replace(tiny_text().optim, lr=1.0, warmup_steps=16)
 """A rate that rises until nothing is learned any more."""
 
@@ -43,11 +45,11 @@ def model() -> LoopedTransformer:
 
 
 @torch.no_grad()
-def losses(model: LoopedTransformer, loops: int | None = None) -> list[float]:
+def losses(model: LoopedTransformer, split: Split = "validation", loops: int | None = None) -> list[float]:
     """Of each held-out sequence, per token, by hand."""
-    tokens = [token for chunk in data().chunks("validation") for token in chunk.tolist()]
+    tokens = [token for chunk in data().chunks(split) for token in chunk.tolist()]
     rows = [tokens[first : first + LENGTH + 1] for first in range(0, len(tokens) - LENGTH, LENGTH)]
-    assert len(rows) == HELD_OUT
+    assert len(rows) == HELD_OUT[split]
     exact = LoopedTransformer(model.config).double()
     exact.load_state_dict(model.state_dict())
     return [
@@ -61,9 +63,9 @@ def mean(values: list[float]) -> float:
 
 @settings(max_examples=25, deadline=None)
 @given(sequences=st.integers(1, 100), batch_size=st.integers(1, 70), ranks=st.integers(1, 5))
-def test_the_parts_of_all_ranks_are_the_cross_entropy_by_hand(sequences: int, batch_size: int, ranks: int) -> None:
+def test_the_shares_of_all_ranks_are_the_cross_entropy_by_hand(sequences: int, batch_size: int, ranks: int) -> None:
     calls = [0] * ranks
-    parts = []
+    shares = []
     for rank in range(ranks):
 
         def counted(tokens: Tensor, weights: Tensor, rank: int = rank) -> Tensor:
@@ -71,8 +73,8 @@ def test_the_parts_of_all_ranks_are_the_cross_entropy_by_hand(sequences: int, ba
             return LanguageLoss(model(), compiled=False)(tokens, weights)
 
         device = torch.device("cpu")
-        parts.append(mean_loss(counted, data(), "validation", LENGTH, sequences, batch_size, device, rank, ranks))
-    assert sum(parts).item() == pytest.approx(mean(_losses()[:sequences]), rel=1e-6)
+        shares.append(mean_loss(counted, data(), "validation", LENGTH, sequences, batch_size, device, rank, ranks))
+    assert sum(shares).item() == pytest.approx(mean(_losses()[:sequences]), rel=1e-6)
     assert len(set(calls)) == 1  # a rank that runs ahead would wait for the others for ever
 
 
@@ -85,6 +87,13 @@ def test_measuring_needs_no_gradient() -> None:
     loss = LanguageLoss(model(), compiled=False)
     assert not mean_loss(loss, data(), "validation", LENGTH, 9, 4, torch.device("cpu")).requires_grad
     assert all(weight.grad is None for weight in model().parameters())
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+@pytest.mark.parametrize("loops", [None, 1, 3])
+def test_the_loss_of_a_model_with_any_number_of_loops(split: Split, loops: int | None) -> None:
+    expected = mean(losses(model(), split, loops)[:30])
+    assert text_loss(model(), data(), split, 30, loops) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("loss", [0.0, 1.5, 5.7, 1000.0])
@@ -102,10 +111,12 @@ def test_a_run_reports_the_perplexity_of_its_best_checkpoint(tmp_path: Path) -> 
     assert lowest < 16  # so that the last is not the best
     assert run.find("best").step == result(tmp_path)["best_step"] == lowest
 
-    found, by_hand = result(tmp_path), mean(losses(run.load_model("best")))
-    assert found["loss"] == pytest.approx(by_hand, rel=1e-6)
-    assert found["perplexity"] == pytest.approx(math.exp(by_hand), rel=1e-5)
-    assert (found["test_sequences"], found["test_tokens"]) == (HELD_OUT, HELD_OUT * LENGTH)
+    found, best = result(tmp_path), run.load_model("best")
+    by_hand, on_test = mean(losses(best)), mean(losses(best, "test"))
+    assert abs(by_hand - on_test) > 1e-3  # what chose the checkpoint does not score it
+    assert found["loss"] == pytest.approx(on_test, rel=1e-6)
+    assert found["perplexity"] == pytest.approx(math.exp(on_test), rel=1e-5)
+    assert (found["test_sequences"], found["test_tokens"]) == (HELD_OUT["test"], HELD_OUT["test"] * LENGTH)
     assert found["train_tokens"] == 16 * 4 * LENGTH
     assert found["data"] == data().fingerprint
     assert validation[lowest]["validation_loss"] == pytest.approx(by_hand, rel=1e-6)

@@ -15,7 +15,7 @@ from loopt.text.text_files import Document, JsonLinesFile, ParquetFile, TextFile
 HUB_PREFIX = "hf:"
 
 
-class Source(Protocol):
+class DocumentSource(Protocol):
     """One file, or one dataset of the hub: documents in a fixed order."""
 
     @property
@@ -23,67 +23,72 @@ class Source(Protocol):
 
     @property
     def size(self) -> int | None:
-        """In bytes, as stored; None where that is not known."""
+        """Returns the bytes as stored, or None where that is not known."""
 
     def documents(self, start: int) -> Iterator[Document]:
-        """All documents, or those after the one whose ``next`` is ``start``."""
+        """Yields all documents, or those after the one whose ``next`` is ``start``."""
 
     def identity(self, only_begun: bool) -> str:
-        """What tells, without reading all of it, that it is still the same."""
+        """Returns what tells, without reading all of it, that it is still the same."""
 
 
-class Place(NamedTuple):
-    """Between two documents: so many sources are read whole, and the one after them up to ``next``."""
+class Position(NamedTuple):
+    """A position between two documents: ``source`` sources are read whole, and the one after them up to ``next``."""
 
     source: int
     next: int
 
 
-START = Place(0, 0)
+START = Position(0, 0)
 
 
-READERS: dict[str, Callable[[Path, str], Source]] = {".txt": TextFile, ".jsonl": JsonLinesFile, ".parquet": ParquetFile}
+READERS: dict[str, Callable[[Path, str], DocumentSource]] = {
+    ".txt": TextFile,
+    ".jsonl": JsonLinesFile,
+    ".parquet": ParquetFile,
+}
 
 
 class Corpus:
-    """Sources, one after the other."""
+    """All sources of documents, one after the other."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[DocumentSource]) -> None:
         self.sources = sources
         self._identities: list[str] = []
 
     @classmethod
     def find(cls, specs: Sequence[str], text_field: str) -> Corpus:
-        """What ``specs`` name, in the order given; within a folder or a glob by name."""
+        """Returns the corpus that ``specs`` name, in the order given; within a folder or a glob by name."""
         if not specs:
             raise InputError("source: none given; allowed are files, folders, globs and hf:NAME")
         return cls([source for spec in specs for source in _found(spec, text_field)])
 
     @property
-    def end(self) -> Place:
-        return Place(len(self.sources), 0)
+    def end(self) -> Position:
+        """Returns the position after the last document."""
+        return Position(len(self.sources), 0)
 
-    def documents(self, start: Place = START) -> Iterator[tuple[Document, Place]]:
-        """Every document after ``start``, each with the place after it. Empty ones are left out."""
+    def documents(self, start: Position = START) -> Iterator[tuple[Document, Position]]:
+        """Yields every document after ``start``, each with the position after it. Empty ones are left out."""
         for number in range(start.source, len(self.sources)):
             for document in self.sources[number].documents(start.next if number == start.source else 0):
                 if document.text:
-                    yield document, Place(number, document.next)
+                    yield document, Position(number, document.next)
 
-    def identity(self, place: Place) -> str:
-        """A hash of the sources up to ``place``; of the one that is only begun, only its first document counts.
+    def identity(self, position: Position) -> str:
+        """Returns a hash of the sources up to ``position``; of the one only begun, only its first document counts.
 
         So a broken line that stopped the work can be repaired, and the work goes on.
         """
-        while len(self._identities) < place.source:
+        while len(self._identities) < position.source:
             self._identities.append(self.sources[len(self._identities)].identity(only_begun=False))
-        read = self._identities[: place.source]
-        if place.next:
-            read = [*read, self.sources[place.source].identity(only_begun=True)]
+        read = self._identities[: position.source]
+        if position.next:
+            read = [*read, self.sources[position.source].identity(only_begun=True)]
         return hashlib.sha256("\n".join(read).encode()).hexdigest()
 
 
-def _found(spec: str, text_field: str) -> Iterable[Source]:
+def _found(spec: str, text_field: str) -> Iterable[DocumentSource]:
     if spec.startswith(HUB_PREFIX):
         return [HubDataset.find(spec, text_field)]
     path = Path(spec)

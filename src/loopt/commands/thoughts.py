@@ -1,0 +1,125 @@
+"""loopt thoughts RUN"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text as Words
+
+from loopt.analysis import LoopAnswer, answers_by_loop
+from loopt.commands.parsing import checkpoint_named, parse_options
+from loopt.devices import DeviceName, pick_device
+from loopt.errors import InputError
+from loopt.runs import Run
+from loopt.tasks import IGNORE, Task
+from loopt.text.index import TOKENIZER
+from loopt.text.tokenizer import TokenizerFile
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a trained model would answer after each loop of its loopable block: the likeliest tokens, their probability,
+    and the entropy. For example:
+
+    loopt thoughts runs/phop-cpu --input "abcabdabc" --loops 8
+    loopt thoughts runs/lm-cpu --input "She was a very" --top 5
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Directory of the run."""
+    input: str | None = None
+    """What the model reads: text, or an example of its task; unless given, a test example of the task."""
+    index: int = 0
+    """Which test example, where no input is given."""
+    position: int = -1
+    """After which token to look, counted from 0; -1 is the last."""
+    loops: int | None = None
+    """How many loops to look at; the plan's own number unless given."""
+    top: int = 3
+    """How many of the likeliest tokens to print."""
+    checkpoint: str = "best"
+    """best, last, or a step."""
+    device: DeviceName = "auto"
+    """Where to run the model."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the model reads, and how its tokens are written."""
+
+    tokens: list[int]
+    words: list[str]
+    """Of each token."""
+    vocabulary: Vocabulary
+    right: list[str]
+    """The right answer at each position, empty where nothing is asked."""
+
+
+class Vocabulary:
+    """Writes token ids as words."""
+
+    def __init__(self, tokenizer: TokenizerFile | None, words: tuple[str, ...] = ()) -> None:
+        self._tokenizer, self._words = tokenizer, words
+
+    def word(self, token: int) -> str:
+        """Returns the text of one token."""
+        if self._tokenizer is not None:
+            text: str = self._tokenizer.tokenizer.decode([token], skip_special_tokens=False)
+            return text
+        return self._words[token] if token < len(self._words) else f"<{token}>"
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the command."""
+    options = parse_options(Options, arguments, "loopt thoughts")
+    if options.top < 1:
+        raise InputError(f"top={options.top}: allowed is 1 or more")
+    run = Run.load(options.run)
+    prompt = _prompt(run, options)
+    longest = run.config.model.max_len
+    if not 1 <= len(prompt.tokens) <= longest:
+        raise InputError(f"input of {len(prompt.tokens)} tokens: allowed are 1 to {longest}, the model's max_len")
+    if not -len(prompt.tokens) <= options.position < len(prompt.tokens):
+        raise InputError(f"position={options.position}: allowed is 0 to {len(prompt.tokens) - 1}, or -1 for the last")
+    model = run.load_model(checkpoint_named(options.checkpoint)).to(pick_device(options.device))
+    answers = answers_by_loop(model, prompt.tokens, options.loops, options.top)
+    _print(prompt, answers, options.position % len(prompt.tokens))
+    return 0
+
+
+def _prompt(run: Run, options: Options) -> Prompt:
+    task = run.config.source
+    if isinstance(task, Task):
+        if options.input is not None:
+            tokens = task.encode(options.input)
+        else:
+            tokens = task.sample(range(options.index, options.index + 1), 0, "test").tokens[0].tolist()
+        words = task.vocabulary
+        right = ["" if label == IGNORE else words[label] for label in task.solve(tokens)] if tokens else []
+        return Prompt(tokens, [words[token] for token in tokens], Vocabulary(None, words), right)
+    if options.input is None:
+        raise InputError('input: which text? Give some with --input "…"')
+    vocabulary = Vocabulary(tokenizer := TokenizerFile.find(str(run.directory / TOKENIZER)))
+    tokens = tokenizer.tokenizer.encode(options.input, add_special_tokens=False).ids
+    return Prompt(tokens, [vocabulary.word(token) for token in tokens], vocabulary, [""] * len(tokens))
+
+
+def _print(prompt: Prompt, answers: list[LoopAnswer], position: int) -> None:
+    told = f"After token {position}, {prompt.words[position]!r}, of {len(prompt.tokens)}"
+    right = prompt.right[position]
+    table = Table(title=f"{told}; right is {right!r}" if right else told, title_justify="left")
+    table.add_column("loops", justify="right")
+    for place in range(len(answers[0].choices[position])):
+        table.add_column("first choice" if place == 0 else f"choice {place + 1}")
+    table.add_column("entropy, nats", justify="right")
+    for answer in answers:
+        cells = []
+        for token, probability in zip(answer.choices[position], answer.probabilities[position], strict=True):
+            word = prompt.vocabulary.word(token)
+            cells.append(Words(f"{word!r} {probability:.1%}", style="green" if right and word == right else ""))
+        table.add_row(str(answer.loops), *cells, f"{answer.entropy[position]:.3f}")
+    Console().print(table)

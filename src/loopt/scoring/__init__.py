@@ -1,0 +1,17 @@
+"""Scoring models: token log-probabilities, exact match on tasks, perplexity on text."""
+
+from loopt.scoring.exact_match import Score, exact_match, mean_score, score_each
+from loopt.scoring.perplexity import perplexity, text_loss
+from loopt.scoring.readout import Reading, read_out, token_log_probabilities
+
+__all__ = [
+    "Reading",
+    "Score",
+    "exact_match",
+    "mean_score",
+    "perplexity",
+    "read_out",
+    "score_each",
+    "text_loss",
+    "token_log_probabilities",
+]

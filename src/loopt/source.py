@@ -1,0 +1,46 @@
+"""What a model trains on and is measured on: the base of tasks, which make their examples, and of text."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import ClassVar, Literal, Self, get_args
+
+Split = Literal["train", "validation", "test"]
+"""Validation chooses the checkpoint, and test scores it."""
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+PLACE = {"place": True}
+"""Marks a field that says where something lies, which is no part of what a run is."""
+
+
+class Source(ABC):
+    """A source of training examples. Each is a frozen dataclass whose fields, plain values all, are its settings."""
+
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int:
+        """Returns the number of different tokens."""
+
+    @property
+    def max_len(self) -> int:
+        """Returns the tokens of the longest example, or 0 where the model's own max_len says how long they are."""
+        return 0
+
+    @property
+    def smallest_batch(self) -> int:
+        """Returns the fewest examples that a training batch can have."""
+        return 1
+
+    def prepared(self, run: Path) -> Self:
+        """Returns the source ready to be read; it may write what it needs beside the directory of the run."""
+        return self
+
+    def check_length(self, length: int) -> None:  # noqa: B027 (tasks have their own length)
+        """Raises an InputError where no example of ``length`` tokens can be read."""
+
+    def run_files(self) -> dict[str, str]:
+        """Returns the files, by name, that a run directory keeps so that its model can be used without the source."""
+        return {}

@@ -1,0 +1,50 @@
+"""How a process works on a run: device, compilation, memory, time limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from loopt.devices import DeviceName
+from loopt.errors import InputError
+from loopt.training.parallel import Parallel
+from loopt.training.trackers import TrackerName
+
+
+@dataclass(frozen=True)
+class Session:
+    """How this process works on a run. Nothing here changes what is computed, but for rounding."""
+
+    device: DeviceName = "auto"
+    """Where to train; auto takes the first of cuda, mps, cpu that is there."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile the layers and the sampler; auto does so on cuda, where it pays."""
+    time_limit: float | None = None
+    """Seconds after which to save and stop; the same command resumes from there."""
+    micro_batch: int | None = None
+    """Sequences of text that a GPU works on at a time, gradients being accumulated; none: its whole share of the
+    batch. Fewer take less memory."""
+    recompute: bool = False
+    """Keep the states between loops only and compute the rest again in the backward pass: for large models."""
+    parallel: Parallel = "ddp"
+    """On several GPUs, started by torchrun: ddp has the whole model on each, fsdp a shard of every weight."""
+    keep: tuple[int, ...] = ()
+    """Steps whose checkpoints are kept for good, besides the last and the best; one is made at each of them."""
+    log: tuple[TrackerName, ...] = ()
+    """Besides metrics.jsonl, log to tensorboard or wandb."""
+    progress: bool = True
+    """Show a progress bar on a terminal."""
+
+    def __post_init__(self) -> None:
+        if self.time_limit is not None and not self.time_limit >= 0:
+            raise InputError(f"time_limit={self.time_limit}: allowed is 0 seconds or more")
+        if self.micro_batch is not None and self.micro_batch < 1:
+            raise InputError(f"micro_batch={self.micro_batch}: allowed is 1 or more")
+        if any(step < 1 for step in self.keep):
+            raise InputError(f"keep={self.keep}: allowed are steps, 1 or more")
+
+    def compiles_on(self, device: torch.device) -> bool:
+        """Tells whether layers are compiled on this device."""
+        return self.compile == "on" or (self.compile == "auto" and device.type == "cuda")
