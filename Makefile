@@ -1,19 +1,24 @@
-# make demo   train three small models and see looping work (minutes on a laptop)
-# make test   linters, types and the test suite
+# make demo       train three small models and see looping work (minutes on a laptop)
+# make test       linters, types and the test suite
+# make test-fast  the same without the tests that take long
 # Each sets up all it needs in .venv; a second run starts at once.
 
-PYTHON ?= python3
-VENV   := .venv
-BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PYTHON      ?= python3
+CONSTRAINTS ?= constraints.txt
+VENV        := .venv
+BIN         := $(VENV)/bin
+PIP         := $(BIN)/python -m pip --disable-pip-version-check install --quiet $(addprefix --constraint ,$(CONSTRAINTS))
 
-.PHONY: demo test check clean
+.PHONY: demo test test-fast check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/loopt reproduce quick
 
 test: check
 	$(BIN)/python -m pytest
+
+test-fast: check
+	$(BIN)/python -m pytest -m "not slow"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -27,7 +32,7 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("loopt needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.torch: constraints.txt | $(BIN)/python
+$(VENV)/.torch: $(CONSTRAINTS) | $(BIN)/python
 	@echo "installing torch into $(VENV) (once)"
 	$(PIP) torch
 	@touch $@

@@ -33,6 +33,7 @@ from loopt.runs import TrainConfig
 from loopt.runs.config import RegularizerConfig
 from loopt.runs.optimizers import OPTIMIZERS
 from loopt.text.source import Text
+from loopt.training import Session
 from loopt.training.kernel_warmup import warming_up_kernels
 from loopt.training.learner import WARM_UP
 from loopt.training.parallel import Ranks
@@ -154,8 +155,7 @@ def ours(config: TrainConfig, device: torch.device, recompute: bool = False) -> 
     model.loop.recompute = recompute
     text = Text()
     vars(text)["tokens"] = RandomTokens(config.model.vocab_size)
-    config, compiled = replace(config, source=text), device.type == "cuda"
-    return TextLearner(config, model, 0, compiled, Ranks(), "ddp", None).train_step
+    return TextLearner(replace(config, source=text), model, 0, Session(), Ranks()).train_step
 
 
 def plain(config: TrainConfig, device: torch.device) -> Step:

@@ -34,7 +34,9 @@ from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.runs import TrainConfig
 from loopt.runs.optimizers import OPTIMIZERS
 from loopt.tasks import IGNORE, Task
+from loopt.training import Session
 from loopt.training.optim import learning_rate
+from loopt.training.parallel import Ranks
 from loopt.training.task_learner import TaskLearner, shares
 from loopt.training.trainer import build_model
 
@@ -77,7 +79,7 @@ def config_of(task: str, batch_size: int | None = None, optimizer: str = "adamw"
 
 
 def learner_of(config: TrainConfig) -> TaskLearner:
-    return TaskLearner(config, build_model(config, torch.device("cuda")), compiled=True, captured=True)
+    return TaskLearner(config, build_model(config, torch.device("cuda")), 0, Session(), Ranks())
 
 
 def plain_step(config: TrainConfig) -> Callable[[], None]:

@@ -4,7 +4,8 @@
     loopt train --from results/trials/FILE       trains what one of them trained
 
 A run is told by each setting that the table's config for the same model has otherwise, as "table's → its own". Left out
-are the steps, which have a column, and how often the run was validated.
+are the steps, which have a column, and how often and on how many examples the run was measured. The accuracy of a task
+with several tests is that of each.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from loopt.reproduce.addition import addition
+from loopt.reproduce.experiment import Scale
 from loopt.reproduce.igsm import igsm
 from loopt.reproduce.phop import phop
 from loopt.reproduce.table import solved_at
 from loopt.runs import TrainConfig, codec
-from loopt.tasks import IGSM, PHop
+from loopt.tasks import IGSM, Addition, PHop
 
-LEFT_OUT = ("steps", "eval_every")
+LEFT_OUT = ("steps", "eval_every", "test_examples")
 
 
 def main() -> None:
@@ -36,21 +39,24 @@ def main() -> None:
     tables = defaultdict(list)
     for trial in trials:
         config = codec.from_json(trial["config"])
-        title, standard = recipe_of_the_table(config)
+        title, standard = recipe_of_the_table(config, trial["scale"])
         order = (str(config.model.plan), -trial["result"]["accuracy"])
         tables[title].append((order, line(trial, config, standard)))
     print("\n\n".join(markdown(title, [text for _, text in sorted(lines)]) for title, lines in sorted(tables.items())))
 
 
-def recipe_of_the_table(config: TrainConfig) -> tuple[str, TrainConfig]:
-    """The table that a trial stands beside, and its config for the same model."""
+def recipe_of_the_table(config: TrainConfig, scale: Scale) -> tuple[str, TrainConfig]:
+    """The table that a trial stands beside, at scale short or with the paper's recipe, and its config for the model."""
     plan, task = config.model.plan, config.source
+    recipe = ", the paper's recipe" if scale == "paper" else ""
     if isinstance(task, PHop):
         (p,) = task.p
-        return f"p-hop, {task.sampler}, p={p}", phop(task.sampler).configure(plan, f"p{p}", "short")
+        return f"p-hop, {task.sampler}, p={p}{recipe}", phop(task.sampler).configure(plan, f"p{p}", scale)
     if isinstance(task, IGSM):
-        return "i-GSM", igsm.configure(plan, "", "short")
-    raise ValueError(f"a trial of {task}: only the tables of p-hop and i-GSM have any so far")
+        return f"i-GSM{recipe}", igsm.configure(plan, "", scale)
+    if isinstance(task, Addition):
+        return f"addition{recipe}", addition.configure(plan, "", scale)
+    raise ValueError(f"a trial of {task}: only the tables of addition, p-hop and i-GSM have any so far")
 
 
 def line(trial: dict[str, Any], config: TrainConfig, standard: TrainConfig) -> str:
@@ -70,7 +76,7 @@ def line(trial: dict[str, Any], config: TrainConfig, standard: TrainConfig) -> s
         f"{result['step']:,}",
         f"{solved:,}" if (solved := solved_at(trial)) else "-",
         f"{result['seconds']:.0f}",
-        f"{100 * result['accuracy']:.1f}",
+        " / ".join(f"{100 * accuracy:.1f}" for accuracy in result["accuracies"].values()),
     )
     return f"| {' | '.join(cells)} |"
 

@@ -22,8 +22,6 @@ from loopt.reproduce.igsm import igsm
 from loopt.runs import codec, read_config
 from loopt.tasks import IGSM
 
-torch.set_num_threads(1)
-
 HOME = Path(__file__).parents[1]
 
 
@@ -42,7 +40,7 @@ statistics = load_benchmark("igsm_statistics")
 mixture = load_benchmark("igsm_mixture")
 trials = load_benchmark("trials")
 
-PAGE = (HOME / "docs" / "results.md").read_text(encoding="utf-8")
+RESULTS, RECIPES = ((HOME / "docs" / page).read_text(encoding="utf-8") for page in ("results.md", "recipes.md"))
 
 
 def written_out(definitions: dict[str, Any], name: str) -> str:
@@ -134,8 +132,8 @@ def test_the_page_has_what_the_result_files_give(
     monkeypatch.setattr(sys, "argv", ["igsm_mixture.py", "--results", str(HOME / "results")])
     mixture.main()
     fits, rows = capsys.readouterr().out.strip().split("\n\n")
-    assert fits in PAGE
-    assert rows in PAGE
+    assert fits in RESULTS
+    assert rows in RESULTS
 
 
 def test_rows_that_are_not_measured_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -155,7 +153,7 @@ def test_the_page_has_every_trial(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     blocks = capsys.readouterr().out.strip().split("\n\n")
     tables = blocks[1::2]  # each below its title
     assert sum(len(table.splitlines()) - 2 for table in tables) == len(list((HOME / "results" / "trials").iterdir()))
-    assert all(table in PAGE for table in tables)
+    assert all(table in RECIPES for table in tables)
 
 
 @pytest.mark.parametrize("path", sorted((HOME / "results" / "trials").iterdir()), ids=lambda path: path.stem)
@@ -168,9 +166,9 @@ def test_a_trial_can_be_trained_again(path: Path) -> None:
 def test_a_trial_is_told_by_what_it_changed(lr: float, steps: int) -> None:
     standard = igsm.configure(LoopPlan.parse("1x8"), "", "short").resolved()
     changed = replace(standard, steps=steps, optim=replace(standard.optim, lr=lr, weight_decay=0.0))
-    title, found = trials.recipe_of_the_table(changed)
+    title, found = trials.recipe_of_the_table(changed, "short")
     assert (title, found.resolved()) == ("i-GSM", standard)
-    result = {"step": steps, "seconds": 1.6, "accuracy": 0.5}
+    result = {"step": steps, "seconds": 1.6, "accuracies": {"igsm": 0.5}}
     told = trials.line({"result": result, "curve": [[500, 0.4, 1.0]]}, changed, found)
     schedule = f"{steps:,} | {steps:,} | - | 2 | 50.0 |"
     assert told == f"| (1⊗8) | optim.lr 0.002 → {lr}; optim.weight_decay 0.1 → 0.0 | {schedule}"

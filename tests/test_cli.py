@@ -249,7 +249,7 @@ def test_a_model_is_measured_difficulty_by_difficulty(tmp_path: Path, capsys: Ca
     losses = {
         (str(loops), name): f"{exact_match(model, task, 'test', 16, loops).loss:.4f}"
         for loops in (1, 2)
-        for name, task in config.source.difficulties.items()
+        for name, task in tiny_runs.task_of(config).difficulties.items()
     }
     assert {(loops, name): loss for loops, name, loss in rows} == losses
     assert len(set(losses.values())) == 6
@@ -315,7 +315,7 @@ def test_ways_of_training_a_language_model(tmp_path: Path, capsys: Captured) -> 
         assert re.search(rf"│ +{plan} \(trained\) │ +240 │", shown)
 
 
-def test_a_time_limit_stops_and_the_same_command_goes_on(tmp_path: Path, capsys: Captured) -> None:
+def test_a_time_limit_stops_and_the_same_command_resumes(tmp_path: Path, capsys: Captured) -> None:
     assert run("train", "phop-cpu", *TINY, "--run", "unbroken") == 0
     capsys.readouterr()
     for step in (1, 2):
@@ -358,7 +358,7 @@ def test_a_table_is_trained_bit_by_bit(tmp_path: Path, capsys: Captured, monkeyp
 
 
 def test_what_a_clone_has_is_not_taken_for_measured_here(capsys: Captured, tmp_path: Path) -> None:
-    """The project's result files are shown as such, and train nothing away."""
+    """The project's result files are shown as such, and no run counts as finished because of them."""
     first = jobs_of(EXPERIMENTS["phop"], "cpu", 1)[0]
     leave_result(first, Path("results"), {"phop": 0.75})
     command = ["reproduce", "phop", "--scale", "cpu", "--rows", "6x1", "--device", "cpu"]
@@ -413,12 +413,13 @@ def test_thoughts_are_printed_loop_by_loop(tmp_path: Path, capsys: Captured) -> 
         assert [int(loops) for loops, *_ in rows] == [*range(1, 1 + int(options[-1] if "--loops" in options else 2))]
         assert all(float(first) >= float(second) for _, first, second, _ in rows)
     model = loopt.load("hops")
-    tokens_of = Run.load("hops").config.source.encode("abca")  # type: ignore[attr-defined]
+    tokens_of = tiny_runs.task_of(Run.load("hops").config).encode("abca")
     for (loops, first, *_), thought in zip(
         _hops_rows(capsys), model.thoughts(torch.tensor([tokens_of]), 5), strict=True
     ):
         best = model.readout(thought.state)[0, -1].softmax(-1).max().item()
-        assert (int(loops), float(first)) == (thought.loops, pytest.approx(100 * best, abs=0.051))
+        assert int(loops) == thought.loops
+        assert float(first) == pytest.approx(100 * best, abs=0.051)
     for options, told in (
         (["--input", "xyz"], "task phop: 'xyz' in the input; allowed are a b c d"),
         (["--input", ""], "input of 0 tokens: allowed are 1 to 8"),

@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from loopt import InputError, LoopedTransformer, LoopPlan, ModelConfig
 from loopt.errors import ConfigError, PlanError
-from loopt.model import Context, attend, split_and_rotate
+from loopt.model import Context, attend, look_up, split_and_rotate
 from loopt.plan import Pass
+from tiny_runs import layers_of
 
 PLANS = ["1x1", "1x4", "2x3", "3x2", "4x1", "1x(1,3,1)", "1x1+2x2+1x1", "2x3*+2x2", "1x(2,2)"]
 SMALL = ModelConfig(plan=LoopPlan.parse("1x3"), d_model=16, n_heads=2, d_ff=24, vocab_size=11, max_len=12)
@@ -99,7 +101,7 @@ def test_flop_count_is_the_models(config: ModelConfig, plan: str) -> None:
 @variants
 def test_attention_is_the_definition(config: ModelConfig) -> None:
     model = build(replace(config, positions="none" if config.positions == "rope" else config.positions))
-    attention = model.loop.layers[0].attention
+    attention = layers_of(model)[0].attention
     x = torch.randn(2, 7, config.d_model, dtype=torch.float64)
     qkv = attention.qkv(x).unflatten(-1, (3, config.n_heads, config.width_of_head))
     mixed = torch.zeros(2, 7, config.n_heads, config.width_of_head, dtype=torch.float64)
@@ -228,6 +230,19 @@ def test_who_walks_along_with_a_cache_decodes_what_the_model_says(config: ModelC
     torch.testing.assert_close(torch.cat(found, dim=1), model(ids), rtol=1e-9, atol=1e-9)
 
 
+def test_looking_up_by_a_product_is_the_embedding() -> None:
+    """What a GPU does with a small vocabulary, so that its gradient repeats to the bit."""
+    torch.manual_seed(0)
+    ids, probe = torch.randint(7, (3, 50)), torch.randn(3, 50, 5)
+    tables = [torch.randn(7, 5, generator=torch.Generator().manual_seed(1), requires_grad=True) for _ in range(2)]
+    with torch.autocast("cpu", torch.bfloat16):
+        found, wanted = look_up(ids, tables[0]), F.embedding(ids, tables[1])
+    assert torch.equal(found, wanted)
+    for rows in (found, wanted):
+        (rows * probe).sum().backward()
+    torch.testing.assert_close(tables[0].grad, tables[1].grad)
+
+
 def test_positions_past_the_end_are_refused() -> None:
     with pytest.raises(InputError, match="length 1 to 2"):
         build(SMALL).embed(torch.zeros(1, 3, dtype=torch.long), start=10)
@@ -249,7 +264,7 @@ def test_residual_projections_start_by_effective_depth() -> None:
         torch.manual_seed(0)
         model = LoopedTransformer(replace(wide, plan=LoopPlan.parse(plan)))
         depth = model.config.plan.depth
-        for layer in model.loop.layers:
+        for layer in layers_of(model):
             for linear in (layer.attention.output, layer.feed_forward.down):
                 expected = 1 / math.sqrt(linear.in_features * 2 * depth)
                 assert linear.weight.std().item() == pytest.approx(expected, rel=0.05)

@@ -1,4 +1,4 @@
-"""The plan: its text, its steps, and what it refuses."""
+"""Plans: their text, their steps, and what they refuse."""
 
 from __future__ import annotations
 

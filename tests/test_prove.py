@@ -21,6 +21,7 @@ from loopt.tasks import Addition
 from loopt.tasks.groups import group
 from loopt.theory import chain_of_thought, group_composition
 from loopt.theory.chain_of_thought import build_looped
+from loopt.theory.chain_of_thought_proof import addition_case
 from loopt.theory.group_composition import answers, build_group_composition
 from loopt.theory.proof import Check, Trace
 from loopt.theory.saved import load, save
@@ -187,7 +188,7 @@ def test_a_run_of_another_task_is_refused(tmp_path: Path, capsys: Captured) -> N
 
 
 def test_what_was_damaged_is_not_loaded(tmp_path: Path) -> None:
-    case = chain_of_thought.addition_case(bits=2)
+    case = addition_case(bits=2)
     looped = build_looped(case.theta, case.n, case.m).model()
     save(looped, tmp_path)
     assert same_weights(load(tmp_path), looped)

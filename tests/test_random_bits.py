@@ -10,8 +10,6 @@ from torch import Tensor
 
 from loopt.random_bits import Stream
 
-torch.set_num_threads(1)
-
 WORD = 2**64
 
 
@@ -68,21 +66,21 @@ def test_every_bit_is_fair() -> None:
 def pairs_that_must_be_unrelated() -> dict[str, tuple[Tensor, Tensor]]:
     indices = torch.arange(2000)
 
-    def draws(seed: int = 7, split: str = "train", purpose: str = "letters", task: str = "phop") -> Tensor:
-        return Stream(task, seed, split).bits(indices, 50, purpose)
+    def draws(seed: int = 7, split: str = "train", purpose: str = "letters", name: str = "phop") -> Tensor:
+        return Stream(name, seed, split).bits(indices, 50, purpose)
 
     here = draws()
     return {
-        "neighbouring indices": (here[:-1], here[1:]),
-        "neighbouring draws": (here[:, :-1], here[:, 1:]),
+        "neighboring indices": (here[:-1], here[1:]),
+        "neighboring draws": (here[:, :-1], here[:, 1:]),
         "index and draw exchanged": (here[:50], here[:50].T),
-        "neighbouring seeds": (here, draws(seed=8)),
+        "neighboring seeds": (here, draws(seed=8)),
         "seed and minus seed": (here, draws(seed=-7)),
         "seeds far apart": (here, draws(seed=2**63 - 1)),
         "train and validation": (here, draws(split="validation")),
         "train and test": (here, draws(split="test")),
         "purposes": (here, draws(purpose="places")),
-        "tasks": (here, draws(task="addition")),
+        "names": (here, draws(name="addition")),
     }
 
 
@@ -115,7 +113,7 @@ def test_sort_keys_order_at_random_and_never_tie() -> None:
 
 
 def assert_uniform(values: Tensor, kinds: int) -> None:
-    """Chi-square within five standard deviations of what is expected."""
+    """Checks that chi-square is within five standard deviations of what is expected."""
     counts = torch.bincount(values.flatten(), minlength=kinds).double()
     expected = values.numel() / kinds
     chi_square = ((counts - expected) ** 2 / expected).sum().item()

@@ -14,7 +14,7 @@ from loopt.cli import main
 from loopt.plan import LoopPlan
 from loopt.runs import Run
 from loopt.training import train
-from tiny_runs import CPU, TINY
+from tiny_runs import CPU, TINY, layers_of
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_cosines_are_those_of_the_weights(deep: Path, tmp_path: Path, capsys: py
     assert main(["similarity", str(deep), "--out", str(tmp_path), "--apart", "2"]) == 0
     found = json.loads((tmp_path / "similarity.json").read_text())
     assert list(found) == ["query", "key", "value", "output", "up", "down"]
-    downs = [layer.feed_forward.down.weight.flatten() for layer in Run.load(deep).load_model().loop.layers]
+    downs = [layer.feed_forward.down.weight.flatten() for layer in layers_of(Run.load(deep).load_model())]
     expected = [[torch.cosine_similarity(a, b, dim=0).item() for b in downs] for a in downs]
     torch.testing.assert_close(torch.tensor(found["down"]), torch.tensor(expected), rtol=1e-5, atol=1e-5)
     (row,) = re.findall(r"│ 2 │(.*)│\n", capsys.readouterr().out)

@@ -8,7 +8,7 @@ import os
 import resource
 import signal
 import sys
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from loopt import InputError, LoopPlan, ModelConfig
+from loopt import InputError, LoopedTransformer, LoopPlan, ModelConfig
+from loopt.model import Layer
 from loopt.runs import AdamWConfig, TrainConfig, checkpoint
 from loopt.runs.optimizers import with_optimizer
-from loopt.tasks import PHop
+from loopt.tasks import PHop, Task
 from loopt.training import TIMING_FIELDS, Session, train
 
 TINY = TrainConfig(
@@ -47,7 +48,19 @@ def tiny(optimizer: str = "adamw", **changes: Any) -> TrainConfig:
 
 def with_source(config: TrainConfig, **changes: Any) -> TrainConfig:
     """The config with settings of its source changed."""
+    assert is_dataclass(config.source)
     return replace(config, source=replace(config.source, **changes))
+
+
+def task_of(config: TrainConfig) -> Task:
+    assert isinstance(config.source, Task)
+    return config.source
+
+
+def layers_of(model: LoopedTransformer) -> list[Layer]:
+    layers = [layer for layer in model.loop.layers if isinstance(layer, Layer)]
+    assert len(layers) == len(model.loop.layers)
+    return layers
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,9 @@ from loopt.plan import LoopPlan
 
 if TYPE_CHECKING:
     from loopt.model import LoopedTransformer, ModelConfig
-    from loopt.runs import load, load_run
+    from loopt.runs import Run, load
+
+    load_run = Run.load
 
 __all__ = ["InputError", "LoopPlan", "LoopedTransformer", "ModelConfig", "__version__", "load", "load_run"]
 
@@ -24,5 +26,5 @@ def __getattr__(name: str) -> Any:
     if name in ("load", "load_run"):
         from loopt import runs
 
-        return getattr(runs, name)
+        return runs.load if name == "load" else runs.Run.load
     raise AttributeError(f"module 'loopt' has no attribute {name!r}")

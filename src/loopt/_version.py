@@ -1,4 +1,4 @@
-"""Which code this is."""
+"""The version of the package, and a hash of its source."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ __version__ = "0.1.0"
 
 
 def source_hash(folder: Path) -> str:
-    """Of all Python in a folder: the same for the same text, where a version number may stand for several."""
-    source = hashlib.sha256()
+    """Returns a hash of all Python files in a folder, which tells apart what shares a version number."""
+    digest = hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
-        source.update(path.read_bytes())
-    return source.hexdigest()[:16]
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]

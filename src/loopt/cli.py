@@ -1,5 +1,4 @@
-"""The command line: which command is meant. Each is a file in ``commands``, imported when it is asked for, since
-importing torch takes seconds."""
+"""The command line. A command is a file in ``commands``, imported when it is called: importing torch takes seconds."""
 
 from __future__ import annotations
 
@@ -34,10 +33,9 @@ COMMANDS = ("reproduce", "train", "eval", "tasks", "data", "thoughts", "similari
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # better a ? for a ⊗ than no answer where the encoding has none
+            stream.reconfigure(errors="replace")  # an encoding without ⊗ prints ? instead of failing
     try:
         code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
@@ -48,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("loopt: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # whoever was reading, such as head, has seen enough
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
         return 0
 

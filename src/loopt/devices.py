@@ -1,4 +1,4 @@
-"""Where things run."""
+"""Choosing the device to run on."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 
 
 def pick_device(name: DeviceName) -> torch.device:
-    """The device of that name; auto takes the first of cuda, mps and cpu that is there."""
+    """Returns the device of that name; auto takes the first of cuda, mps and cpu that is available."""
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    there = [kind for kind, is_there in available.items() if is_there]
-    if name != "auto" and name not in there:
-        raise InputError(f"device={name}: not available here; allowed is auto | {' | '.join(there)}")
-    return torch.device(there[0] if name == "auto" else name)
+    found = [kind for kind, is_available in available.items() if is_available]
+    if name != "auto" and name not in found:
+        raise InputError(f"device={name}: not available here; allowed is auto | {' | '.join(found)}")
+    return torch.device(found[0] if name == "auto" else name)

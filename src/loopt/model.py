@@ -127,12 +127,10 @@ class ModelConfig:
 
     @property
     def width_of_head(self) -> int:
-        """Returns E, the width of one head."""
         return self.head_dim if self.head_dim is not None else self.d_model // self.n_heads
 
     @property
     def scale(self) -> float:
-        """Returns the factor on the attention scores."""
         return self.attention_scale if self.attention_scale is not None else self.width_of_head**-0.5
 
     def parameters(self) -> int:
@@ -204,7 +202,8 @@ class LoopedTransformer(nn.Module):
         longest = self.config.max_len - start
         if ids.dim() != 2 or not 1 <= ids.shape[1] <= longest:
             raise InputError(f"ids of shape {list(ids.shape)}: allowed is [batch, length] with length 1 to {longest}")
-        x = _look_up(ids, self.token_embedding.weight)  # [B, T] -> [B, T, D]
+        one_hot = ids.is_cuda and self.config.vocab_size <= ONE_HOT_VOCABULARY
+        x = look_up(ids, self.token_embedding.weight) if one_hot else self.token_embedding(ids)  # [B, T] -> [B, T, D]
         if self.config.positions == "learned":
             x = x + self.position_embedding.weight[start : start + ids.shape[1]]
         return x
@@ -334,8 +333,6 @@ class Layer(nn.Module):
 
 
 class Attention(nn.Module):
-    """Heads that look at the tokens before, projected in and out."""
-
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.n_heads, self.head_dim, self.scale = config.n_heads, config.width_of_head, config.scale
@@ -377,8 +374,6 @@ def split_and_rotate(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Ten
 
 
 class FeedForward(nn.Module):
-    """A hidden layer for every token by itself."""
-
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.kind = config.feed_forward
@@ -397,13 +392,11 @@ class FeedForward(nn.Module):
         return self.down(hidden)  # [B, T, F] -> [B, T, D]
 
 
-def _look_up(ids: Tensor, table: Tensor) -> Tensor:
-    """Returns the rows of the table [V, D] that ids [B, T] name, [B, T, D]. On a GPU the gradient of an embedding adds
-    up in another order every time, that of a product does not."""
-    if not table.is_cuda or len(table) > ONE_HOT_VOCABULARY:
-        return F.embedding(ids, table)
+def look_up(ids: Tensor, table: Tensor) -> Tensor:
+    """Returns the rows of the table [V, D] that ids [B, T] name, [B, T, D], by a product with one-hot rows: on a GPU
+    the gradient of ``F.embedding`` adds up in another order every time, that of a product does not."""
     one_hot = (ids[..., None] == torch.arange(len(table), device=ids.device)).to(table.dtype)  # [B, T, V]
-    with torch.autocast("cuda", enabled=False):
+    with torch.autocast(ids.device.type, enabled=False):
         return one_hot @ table
 
 

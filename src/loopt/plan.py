@@ -1,4 +1,4 @@
-"""The plan: which layers run, in which order.
+"""Loop plans: which layers run, in which order.
 
 A block of k layers looped L times, the paper's (k⊗L), is written ``kxL``. Blocks are joined with ``+``, and
 blocks of one size in brackets, so the paper's middle loop (4⊗1,4,1) is ``4x(1,4,1)``:
@@ -30,7 +30,7 @@ MAX_DEPTH = 10_000
 
 @dataclass(frozen=True)
 class Block:
-    """k layers that are looped together, and how often."""
+    """Layers that are looped together, and how often."""
 
     layers: int
     loops: int
@@ -38,7 +38,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Pass:
-    """One loop of one block."""
+    """One loop of one block, with the layers it runs."""
 
     block: int
     loop: int
@@ -47,8 +47,7 @@ class Pass:
 
 @dataclass(frozen=True)
 class Step:
-    """One run of one layer. What is kept of it goes by (layer, loop): ``slot`` numbers the steps of one plan, and
-    shifts behind the looped block when its loops change."""
+    """One run of one layer; ``slot`` numbers the steps of a plan, from 0."""
 
     layer: int
     block: int
@@ -58,11 +57,11 @@ class Step:
 
 @dataclass(frozen=True)
 class LoopPlan:
-    """Blocks of layers in the order they run, and which of them can be looped longer or shorter."""
+    """The blocks of a model in the order they run, and which of them can be looped longer or shorter."""
 
     blocks: tuple[Block, ...]
     loopable: int | None = None
-    """Index of the block whose loops ``with_loops`` changes; None where the plan does not tell."""
+    """The index of the block whose loops ``with_loops`` changes; None where the plan does not say."""
 
     def __post_init__(self) -> None:
         if not self.blocks:
@@ -79,7 +78,7 @@ class LoopPlan:
 
     @classmethod
     def parse(cls, text: str) -> LoopPlan:
-        """Reads a plan: ``4x6``, ``4x(1,4,1)``, ``2x1+4x5+2x1``, or the paper's ``(4⊗6)`` and ``(4⊗1,4,1)``."""
+        """Returns the plan written ``4x6``, ``4x(1,4,1)``, ``2x1+4x5+2x1``, or as in the paper, ``(4⊗1,4,1)``."""
         return _Parser(text).plan()
 
     @property
@@ -110,7 +109,7 @@ class LoopPlan:
         return tuple(Step(*where, slot) for slot, where in enumerate(order))
 
     def with_loops(self, loops: int) -> LoopPlan:
-        """Returns the same layers with the loopable block run ``loops`` times."""
+        """Returns the plan with the loopable block run ``loops`` times."""
         loopable = self._loopable(f"loop {loops} times")
         if loops < 1:
             raise PlanError(f"plan: {self} with loops={loops}; loops must be 1 or more")
@@ -119,11 +118,11 @@ class LoopPlan:
         return LoopPlan(tuple(blocks), loopable)
 
     def around_loop(self) -> tuple[tuple[Pass, ...], tuple[Pass, ...], tuple[Pass, ...]]:
-        """Returns the passes before the loopable block, those of it, and those behind it."""
+        """Returns the passes before the loopable block, its own, and those after it."""
         loopable = self._loopable("read out after each loop")
         before = sum(block.loops for block in self.blocks[:loopable])
-        behind = before + self.blocks[loopable].loops
-        return self.passes[:before], self.passes[before:behind], self.passes[behind:]
+        after = before + self.blocks[loopable].loops
+        return self.passes[:before], self.passes[before:after], self.passes[after:]
 
     def _loopable(self, purpose: str) -> int:
         if self.loopable is None:
@@ -135,7 +134,7 @@ class LoopPlan:
 
     @property
     def iso_param(self) -> LoopPlan:
-        """Returns the baseline with the same distinct layers, each run once."""
+        """Returns the baseline with as many distinct layers, each run once."""
         return LoopPlan((Block(self.distinct_layers, 1),))
 
     @property
@@ -145,7 +144,7 @@ class LoopPlan:
 
     @property
     def typography(self) -> str:
-        """Returns the plan as the paper writes it: (4⊗6), (4⊗1,4,1), and joined where blocks differ in size."""
+        """Returns the plan as the paper writes it: (4⊗6), (4⊗1,4,1), and joined with + where blocks differ in size."""
         groups = itertools.groupby(self.blocks, key=lambda block: block.layers)
         return "+".join(f"({layers}⊗{','.join(str(b.loops) for b in blocks)})" for layers, blocks in groups)
 
@@ -163,7 +162,7 @@ class LoopPlan:
 
 
 def _only_candidate(blocks: tuple[Block, ...]) -> int | None:
-    """Returns the block that is loopable without being marked: the only one there is, or the only one that loops."""
+    """Returns the index of the block that is loopable without a mark: the only one, or the only one that loops."""
     if len(blocks) == 1:
         return 0
     looped = [i for i, block in enumerate(blocks) if block.loops > 1]
@@ -171,7 +170,9 @@ def _only_candidate(blocks: tuple[Block, ...]) -> int | None:
 
 
 class _Parser:
-    """plan = term ("+" term)*;  term = k "x" loops, or the paper's "(" k "⊗" loops ")";
+    """A recursive-descent parser, one method per rule of the grammar:
+
+    plan = term ("+" term)*;  term = k "x" loops, or the paper's "(" k "⊗" loops ")";
     loops = L | L ("," L)* inside brackets;  L = number, with "*" after it where it marks the loopable block."""
 
     def __init__(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Random numbers without state: a draw depends on what it is for and on the example's index, on nothing else.
+"""Random numbers without state: a draw depends on stream, purpose and the example's index, and on nothing else.
 
 An example is therefore the same on every device, in every batch and order, and on every rank. The mixing is that
 of SplitMix64, done with the wrapping arithmetic of int64 tensors.
@@ -20,14 +20,15 @@ _SECOND_FACTOR = 0x94D049BB133111EB - 2**64
 
 @dataclass(frozen=True)
 class Stream:
-    """The random numbers of one task, seed and split. Different streams, and purposes within one, are unrelated."""
+    """The random numbers of one name, seed and split. Different streams, and purposes within one, are unrelated."""
 
-    task: str
+    name: str
+    """Who draws: the name of a task, or of whatever else needs random numbers."""
     seed: int
     split: str
 
     def bits(self, indices: Tensor, draws: int, purpose: str) -> Tensor:
-        """[batch] indices -> [batch, draws] int64, of which all 64 bits are random."""
+        """Draws 64 random bits for each index and column: [batch] indices -> [batch, draws] int64."""
         row_key, column_key = self.keys(purpose)
         # Xor first: the compiler would turn a product of arange and a large factor into index arithmetic in 32 bits.
         rows = _mix((indices ^ row_key) * _GOLDEN)  # [batch]
@@ -35,15 +36,16 @@ class Stream:
         return _mix(rows[:, None] + columns)  # [batch, draws]
 
     def keys(self, purpose: str) -> tuple[int | Tensor, int | Tensor]:
-        return _keys((self.task, self.seed, self.split, purpose))
+        """Returns the keys of rows and of columns that set this stream and purpose apart from all others."""
+        return _keys((self.name, self.seed, self.split, purpose))
 
     def integers(self, indices: Tensor, draws: int, high: int | Tensor, purpose: str) -> Tensor:
-        """[batch, draws] integers in [0, high); ``high``, below 2**31, may differ from draw to draw."""
-        # Scaling 32 random bits favours some values by at most high / 2**32, which no test of ours could notice.
+        """Draws [batch, draws] integers in [0, high); ``high``, below 2**31, may differ from draw to draw."""
+        # Scaling 32 random bits favors some values by at most high / 2**32, which no test of ours could notice.
         return (_shift_right(self.bits(indices, draws, purpose), 32) * high) >> 32
 
     def sort_keys(self, indices: Tensor, draws: int, purpose: str) -> Tensor:
-        """[batch, draws] numbers, none negative and no two in a row equal: their order is a random permutation."""
+        """Draws [batch, draws] numbers that sort each row into a random permutation: none negative, no two equal."""
         column_bits = draws.bit_length()
         keys = _shift_right(self.bits(indices, draws, purpose), 1 + column_bits) << column_bits
         return keys | torch.arange(draws, device=indices.device)
@@ -51,8 +53,8 @@ class Stream:
 
 @dataclass(frozen=True, eq=False)
 class TensorStream(Stream):
-    """The same numbers as those of another stream, with its keys in a tensor: a compiled sampler then has no seed in
-    its code, and serves all of them."""
+    """The same numbers as another stream's, with its keys in a tensor: a compiled sampler then has no seed in its code,
+    and serves all seeds."""
 
     purposes: tuple[str, ...]
     table: Tensor
@@ -60,12 +62,12 @@ class TensorStream(Stream):
 
     @classmethod
     def like(cls, stream: Stream, draw: Callable[[Stream], object], device: torch.device) -> TensorStream:
-        """For what ``draw`` draws from the stream; it is called once to see."""
-        seen = _Watched(stream.task, stream.seed, stream.split)
+        """Returns a copy of ``stream`` for whatever ``draw`` asks of it; ``draw`` is called once to find out."""
+        seen = _RecordingStream(stream.name, stream.seed, stream.split)
         draw(seen)
         purposes = tuple(seen.purposes)
         table = torch.tensor([stream.keys(purpose) for purpose in purposes], dtype=torch.int64, device=device)
-        return cls(stream.task, stream.seed, stream.split, purposes, table)
+        return cls(stream.name, stream.seed, stream.split, purposes, table)
 
     def keys(self, purpose: str) -> tuple[int | Tensor, int | Tensor]:
         row_key, column_key = self.table[self.purposes.index(purpose)].unbind()
@@ -73,8 +75,8 @@ class TensorStream(Stream):
 
 
 @dataclass(frozen=True)
-class _Watched(Stream):
-    """Notes what it is asked for."""
+class _RecordingStream(Stream):
+    """A stream that records the purposes it is asked for."""
 
     purposes: dict[str, None] = field(default_factory=dict)
 
@@ -84,19 +86,19 @@ class _Watched(Stream):
 
 
 @torch._dynamo.assume_constant_result  # type: ignore[untyped-decorator]  # so that a sampler compiles as one piece
-def _keys(told_apart: tuple[str, int, str, str]) -> tuple[int, int]:
-    """One key for rows and one for columns; hashed, so that seeds 1 and 2 are as far apart as any other two."""
-    digest = hashlib.blake2b(repr(told_apart).encode(), digest_size=16).digest()
+def _keys(stream_and_purpose: tuple[str, int, str, str]) -> tuple[int, int]:
+    """Hashes to a key for rows and one for columns, so that seeds 1 and 2 are as far apart as any other two."""
+    digest = hashlib.blake2b(repr(stream_and_purpose).encode(), digest_size=16).digest()
     return int.from_bytes(digest[:8], "little", signed=True), int.from_bytes(digest[8:], "little", signed=True)
 
 
 def _mix(x: Tensor) -> Tensor:
-    """A bijection of 64-bit numbers under which neighbours land far apart."""
+    """Maps 64-bit numbers one to one, and neighbors far apart."""
     x = (x ^ _shift_right(x, 30)) * _FIRST_FACTOR
     x = (x ^ _shift_right(x, 27)) * _SECOND_FACTOR
     return x ^ _shift_right(x, 31)
 
 
 def _shift_right(x: Tensor, by: int) -> Tensor:
-    """Shift as if unsigned: int64's own shift would copy the sign into the freed bits."""
+    """Shifts as if unsigned: int64's own shift would copy the sign into the freed bits."""
     return (x >> by) & ((1 << (64 - by)) - 1)

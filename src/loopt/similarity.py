@@ -1,11 +1,8 @@
-"""How alike the weights of different layers are: cosines between their matrices, one parameter group at a time.
+"""Cosine similarity between the weights of different layers, one parameter group at a time.
 
-The maths knows nothing of models: a layer is a dict from names of groups to tensors. ``layer_groups`` makes one from a
-layer of ours.
+The functions know nothing of models: a layer is a dict from names of groups to tensors, which ``layer_groups`` makes.
 
 >>> east, north = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 2.0])
->>> cosines([{"up": east}, {"up": north}, {"up": 3 * east}], 2)
-{'up': tensor([1.])}
 >>> cosine_matrix([{"up": east}, {"up": north}, {"up": 3 * east}])["up"].tolist()
 [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0], [1.0, 0.0, 1.0]]
 """
@@ -18,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from loopt.errors import InputError
 from loopt.model import Layer
 
 Groups = Mapping[str, Tensor]
@@ -26,9 +22,9 @@ Take = Callable[[Tensor, slice], Tensor]
 
 
 def layer_groups(layer: Layer, take: Take = operator.getitem) -> dict[str, Tensor]:
-    """A layer's matrices by parameter group, as views. Norms and biases are left out: norms start equal, so their
-    cosines of almost 1 would only dilute the rest. ``take(parameter, rows)`` may look at something else than the
-    parameter's own rows, such as its gradient's."""
+    """Returns a layer's weight matrices by parameter group, as views. Norms and biases are left out: norms start equal,
+    so their cosines of almost 1 would only dilute the rest. ``take(parameter, rows)`` may return something else than
+    the parameter's own rows, such as its gradient's."""
     attention, feed_forward = layer.attention, layer.feed_forward
     qkv = attention.qkv.weight  # [3 * H * E, D]
     width = len(qkv) // 3
@@ -43,25 +39,9 @@ def layer_groups(layer: Layer, take: Take = operator.getitem) -> dict[str, Tenso
     return groups | {name: take(linear.weight, slice(0, len(linear.weight))) for name, linear in matrices.items()}
 
 
-def cosines(layers: Sequence[Groups], k: int) -> dict[str, Tensor]:
-    """cos(W_i, W_{i+k}) for i = 0 … L-k-1, per group [L - k]; of zero matrices 0. Differentiable, and no weights are
-    copied but for the product of one pair."""
-    if not 1 <= k < len(layers):
-        raise InputError(f"k={k}: allowed is 1 to {len(layers) - 1}, since there are {len(layers)} layers to compare")
-    return {name: _cosines([layer[name] for layer in layers], k) for name in layers[0]}
-
-
-def _cosines(matrices: Sequence[Tensor], k: int) -> Tensor:
-    exact = torch.promote_types(matrices[0].dtype, torch.float32)
-    norms = torch.stack([torch.linalg.vector_norm(matrix, dtype=exact) for matrix in matrices])  # [L]
-    pairs = zip(matrices[:-k], matrices[k:], strict=True)
-    dots = torch.stack([(first.to(exact) * second.to(exact)).sum() for first, second in pairs])  # [L - k]
-    return dots / (norms[:-k] * norms[k:]).clamp(min=torch.finfo(exact).tiny)
-
-
 @torch.no_grad()
 def cosine_matrix(layers: Sequence[Groups]) -> dict[str, Tensor]:
-    """The cosine of every layer with every layer, per group [L, L]: what a heatmap shows."""
+    """Returns the cosine of every layer with every layer, per group [L, L], without a gradient."""
     return {name: _cosine_matrix([layer[name] for layer in layers]) for name in layers[0]}
 
 

@@ -12,8 +12,8 @@ from loopt.training.adafactor import Adafactor
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
-VECTORS = [(), (1,), (37,), (4096,), (10_000,)]
-MATRICES = [
+VECTORS: list[tuple[int, ...]] = [(), (1,), (37,), (4096,), (10_000,)]
+MATRICES: list[tuple[int, ...]] = [
     (1, 1),
     (3, 5),
     (1, 300),
@@ -30,8 +30,8 @@ MATRICES = [
 def trained(
     shape: tuple[int, ...], dtype: torch.dtype, steps: int = 5, **options: Any
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Weights and state after some steps with gradients of very different sizes over the steps and columns, and a row
-    without any."""
+    """Returns weights and state after some steps, with gradients of very different sizes over steps and columns, and a
+    row without any."""
     kernels = pytest.importorskip("loopt.kernels.adafactor")
     generator = torch.Generator("cuda").manual_seed(1)
     weights = nn.Parameter(torch.randn(shape, device="cuda", generator=generator).to(dtype))

@@ -1,4 +1,4 @@
-"""Our attention kernels compute what the model's own attention does, both ways, within bfloat16's rounding."""
+"""Our attention kernels compute what the model's own attention does, forward and backward, to bfloat16's rounding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rope_of(head_dim: int) -> Rope:
 
 
 def draw(packing: Packing, head_dim: int, kind: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor]:
-    """Queries, keys and values of three heads, and a gradient at what they give."""
+    """Returns queries, keys and values of three heads, and a gradient of their attention."""
     generator = torch.Generator("cuda").manual_seed(head_dim)
     tokens = sum(count * length for count, length in packing)
     qkv = torch.randn(tokens, 3, 3, head_dim, device="cuda", generator=generator).to(kind).requires_grad_()
@@ -37,7 +37,7 @@ def both_ways(qkv: Tensor, grad: Tensor, packing: Packing, rope: Rope | None) ->
     from loopt.kernels import attention
 
     junk = [torch.full((size,), float("nan"), device="cuda") for size in (1 << 12, 1 << 16, 1 << 20, 1 << 24)]
-    del junk  # so that the memory the kernels are given holds no numbers
+    del junk  # so that the kernels are given memory full of NaN
     mixed = attention.attend(qkv, Context(packing, rope, attention.attend), qkv.shape[-1] ** -0.5)
     return mixed.detach(), torch.autograd.grad(mixed, qkv, grad)[0]
 
@@ -63,7 +63,7 @@ def test_agrees_with_the_models_in_float64(which: str, kind: torch.dtype, head_d
         assert (found - right).norm() < 1e-2 * right.norm(), shape
     for shape, found, right in zip(packing, found_grad.split(sizes), wanted_grad.split(sizes), strict=True):
         for one, exactly in zip(found.unbind(1), right.unbind(1), strict=True):  # of queries, keys, values
-            bound = 1e-2 * exactly.norm() if exactly.norm() > 1e-9 else 1e-2  # of one token only the value has any
+            bound = 1e-2 * exactly.norm() if exactly.norm() > 1e-9 else 1e-2  # one token's is 0, but for the value
             assert (one - exactly).norm() < bound, shape
 
 

@@ -17,7 +17,7 @@ Version = Callable[[str], str]
 
 @pytest.fixture
 def version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Version]:
-    """Have our kernels be this text; the tag that torch's cache has then."""
+    """Returns a function that makes our kernels' source this text, and returns the tag of torch's cache."""
     folder = tmp_path / "kernels"
     folder.mkdir()
     monkeypatch.setattr(kernels, "__file__", str(folder / "__init__.py"))
@@ -27,7 +27,7 @@ def version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Version
         kernels.tag_compile_cache()
         return str(torch.compiler.config.cache_key_tag)
 
-    with torch.compiler.config.patch(cache_key_tag="mine"):
+    with torch.compiler.config.patch(cache_key_tag="mine"):  # type: ignore[attr-defined]
         yield become
 
 
@@ -46,7 +46,7 @@ def test_torch_takes_what_it_compiled_for_the_same_version_alone(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
 
     def taken_from_the_cache(text: str) -> bool:
-        with torch.compiler.config.patch(cache_key_tag=""):
+        with torch.compiler.config.patch(cache_key_tag=""):  # type: ignore[attr-defined]
             version(text)
             torch._dynamo.reset()
             counters.clear()
@@ -60,6 +60,6 @@ def test_torch_takes_what_it_compiled_for_the_same_version_alone(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_model_with_kernels_of_ours_asks_for_it() -> None:
     model = LoopedTransformer(ModelConfig(LoopPlan.parse("1x1"), 16, 1, 8, vocab_size=3, max_len=4)).cuda()
-    with torch.compiler.config.patch(cache_key_tag=""):
+    with torch.compiler.config.patch(cache_key_tag=""):  # type: ignore[attr-defined]
         kernels.compile_model(model)
         assert torch.compiler.config.cache_key_tag.startswith("loopt-")

@@ -1,4 +1,4 @@
-"""Our kernel for rotary positions computes what the model does itself, both ways, within bfloat16's rounding."""
+"""Our kernel for rotary positions computes what the model does, forward and backward, within bfloat16's rounding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
 from loopt.kernels import compile_model
-from loopt.model import Context, Rope, _rotations, attend, split_and_rotate
+from loopt.model import Context, Positions, Rope, _rotations, attend, split_and_rotate
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -91,7 +91,8 @@ def test_attention_agrees_with_the_models_in_float64(compiled: bool) -> None:
 
 def test_a_model_takes_it_where_sequences_are_long() -> None:
     kernel = kernels().attend
-    for max_len, positions, taken in ((1280, "rope", True), (256, "rope", False), (1280, "learned", False)):
+    cases: list[tuple[int, Positions, bool]] = [(1280, "rope", True), (256, "rope", False), (1280, "learned", False)]
+    for max_len, positions, taken in cases:
         config = ModelConfig(LoopPlan.parse("2x1"), 64, 1, 8, vocab_size=5, max_len=max_len, positions=positions)
         model = LoopedTransformer(config).cuda()
         compile_model(model)

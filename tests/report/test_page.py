@@ -1,4 +1,4 @@
-"""The page needs nothing but itself, and shows text as text."""
+"""The page is self-contained, and text on it is escaped."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 from loopt import LoopPlan
 from loopt.analysis import LoopAnswer
-from loopt.report.comparison import Comparison, Measured
-from loopt.report.curves import draw_curves, spread
+from loopt.report.comparison import Comparison, TrainedModel
+from loopt.report.curves import draw_curves, spread_labels
 from loopt.report.page import Solved, render_page
 
 VOID = {"meta", "br", "img", "hr", "input"}
@@ -17,7 +17,7 @@ NASTY = """<script>alert("1 & 2")</script>'"""
 
 
 class Checked(HTMLParser):
-    """Reads a page, sees that its tags are balanced, and keeps its text and what it would load."""
+    """Parses a page, checks that its tags are balanced, and keeps its text and what it would load."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Checked(HTMLParser):
 def comparison(*accuracies: float) -> Comparison:
     plans = [LoopPlan.parse(plan) for plan in ("2x1", "2x3", "6x1")]
     rows = [
-        Measured(plan, 1000 + i, 2000 + i, accuracy, 300, 12.0, [(100, 0.25), (300, accuracy)])
+        TrainedModel(plan, 1000 + i, 2000 + i, accuracy, 300, 12.0, [(100, 0.25), (300, accuracy)])
         for i, (plan, accuracy) in enumerate(zip(plans, accuracies, strict=True))
     ]
     return Comparison(*rows)
@@ -101,8 +101,8 @@ def test_the_same_results_give_the_same_page(tmp_path: Path) -> None:
 
 def test_labels_keep_apart() -> None:
     for heights in ([30.0, 30.0, 30.0], [99.0, 100.0, 98.0], [25.0, 99.0, 26.0], [0.0, 50.0, 100.0]):
-        moved = spread(heights, 13.0)
+        moved = spread_labels(heights, 13.0)
         ordered = sorted(moved)
         assert all(b - a >= 13 for a, b in pairwise(ordered))
         assert max(moved) == max(heights)
-    assert spread([0.0, 50.0, 100.0], 13.0) == [0.0, 50.0, 100.0]
+    assert spread_labels([0.0, 50.0, 100.0], 13.0) == [0.0, 50.0, 100.0]

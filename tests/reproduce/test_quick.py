@@ -1,4 +1,4 @@
-"""The quick experiment: three runs, one page with their figures, and it can be stopped and gone on with."""
+"""The demo: three runs, one page with their figures, and it resumes when it was stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def base() -> TrainConfig:
 
 @pytest.fixture(scope="module")
 def out(base: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the experiment has been run."""
+    """Returns a directory where the demo has been run."""
     out = tmp_path_factory.mktemp("quick")
     assert isinstance(quick(base, out, tiny_runs.CPU, print), QuickResult)
     return out
@@ -44,7 +44,7 @@ def test_page_and_claim_have_the_results_figures(base: TrainConfig, out: Path) -
         assert [step for step, _ in row.curve] == [6, 12, 18, 24]
     assert claim(done.comparison) in page
     assert page.count("</small></th>") == 3  # one row for each loop
-    assert done.figure.read_bytes().startswith(b"\x89PNG")
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_is_trained_is_not_trained_again(base: TrainConfig, out: Path) -> None:
@@ -58,7 +58,7 @@ def test_what_is_trained_is_not_trained_again(base: TrainConfig, out: Path) -> N
     assert (out / "index.html").read_text() == page
 
 
-def test_stopped_it_goes_on(base: TrainConfig, out: Path, tmp_path: Path) -> None:
+def test_a_stopped_demo_resumes(base: TrainConfig, out: Path, tmp_path: Path) -> None:
     stopped = quick(base, tmp_path, Session(device="cpu", time_limit=0), print)
     assert isinstance(stopped, Outcome)
     assert (stopped.finished, stopped.step, stopped.reason) == (False, 1, "time limit")

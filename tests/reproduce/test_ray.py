@@ -39,7 +39,7 @@ def cluster() -> Iterator[None]:
 
 
 def rows(config: TrainConfig, doing: Callable[[str], None] | None = None, **changes: TrainConfig) -> list[Job]:
-    """Two rows of ``config`` or of what ``changes`` has for a plan; ``doing`` is called in the worker with the plan."""
+    """Returns two rows with ``config``, or the one of ``changes`` for a plan; workers call ``doing`` with the plan."""
     here = os.getpid()
 
     def configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
@@ -60,7 +60,7 @@ def folders_in(folder: Path) -> Folders:
 
 
 def results(jobs: list[Job], folders: Folders) -> list[dict[str, Any]]:
-    """The files that a table is made from, but for what differs between two runs of the same."""
+    """Returns the result files, without what differs between two equal runs."""
     found = []
     for job in jobs:
         result = job.read_result(folders.results)
@@ -83,7 +83,7 @@ def saved(job: Job, folders: Folders) -> int:
 
 
 def logged(job: Job, folders: Folders) -> list[int]:
-    """The steps of which there is a loss in metrics.jsonl."""
+    """Returns the steps with a loss in metrics.jsonl."""
     run = folders.run_of(job)
     if not (run / "config.json").exists():
         return []
@@ -109,7 +109,7 @@ def test_rows_on_ray_are_those_that_are_run_here(tmp_path: Path, monkeypatch: py
     assert [line.partition(": found in ")[0] for line in said] == ["1x1-seed0", "1x2-seed0"]  # and not run again
 
 
-def test_a_row_whose_worker_is_killed_goes_on_in_another(tmp_path: Path) -> None:
+def test_a_row_whose_worker_is_killed_resumes_in_another(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
 
     def note(plan: str) -> None:
@@ -141,7 +141,7 @@ def test_a_row_whose_worker_is_killed_goes_on_in_another(tmp_path: Path) -> None
         assert_same(there.run_of(job), here.run_of(job))
 
 
-def test_the_time_limit_stops_all_rows_and_the_same_call_goes_on(tmp_path: Path) -> None:
+def test_the_time_limit_stops_all_rows_and_the_same_call_resumes(tmp_path: Path) -> None:
     jobs, folders = rows(replace(LONG, steps=FOREVER)), folders_in(tmp_path)
     reached = [0]
     for _ in range(40):  # a slow machine may spend a limit on starting
@@ -180,6 +180,7 @@ def test_a_signal_saves_all_rows_and_stops(tmp_path: Path, number: signal.Signal
     finally:
         over.set()
         thread.join()
+    assert stopped is not None
     assert stopped == Outcome(False, stopped.step, f"stopped by {number.name}", signal=number)
     assert not diverged
     assert sorted(said) == [
@@ -210,7 +211,7 @@ def test_a_row_that_kills_every_worker_is_given_up(tmp_path: Path, monkeypatch: 
     assert "1x1-seed0: lost its worker more than 1 times (WorkerCrashedError), saved at step 0" in said
 
 
-def test_a_worker_that_is_told_to_end_saves_and_its_row_goes_on(tmp_path: Path) -> None:
+def test_a_worker_that_is_told_to_end_saves_and_its_row_resumes(tmp_path: Path) -> None:
     found, folders = tmp_path / "found", folders_in(tmp_path)
     run = folders.runs / "tiny" / "cpu" / "1x1-seed0"
 

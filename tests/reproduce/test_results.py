@@ -1,12 +1,14 @@
-"""The tables that are kept, and those on the page of results, are what the result files give."""
+"""The tables in results/ and in docs/results.md are what the result files give."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from loopt.plan import LoopPlan
 from loopt.report import sheet as sheets
 from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.reproduce.experiment import Scale
@@ -26,3 +28,14 @@ def test_a_table_is_what_its_files_give(measured: Path) -> None:
     assert not any("have changed since" in note for note in sheet.notes)
     if scale != "cpu":
         assert sheets.markdown(sheet).strip() in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+
+
+def test_rows_8_deep_of_igsm_are_compared_on_their_three_seeds() -> None:
+    plans = [LoopPlan.parse(plan) for plan in ("8x1", "1x8", "2x4")]
+    igsm = EXPERIMENTS["igsm"]
+    sheet = build_sheet(
+        replace(igsm, rows=tuple(row for row in igsm.rows if row.plan in plans)), "short", ROOT / "results"
+    )
+    assert [line.seeds for line in sheet.lines] == [3, 3, 3]
+    rows = [line for line in sheets.markdown(sheet).splitlines() if line.startswith("|")]
+    assert "\n".join(rows) in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A sweep trains what has no result yet, can be stopped and gone on with, and no row spoils the others."""
+"""A sweep trains what has no result yet, resumes what was stopped, and no row spoils the others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from loopt._version import source_hash
 from loopt.errors import InputError, RunError
 from loopt.plan import LoopPlan
 from loopt.reproduce.experiment import Experiment, Job, Scale, jobs_of
-from loopt.reproduce.sweep import Folders, run_locally, state_of
+from loopt.reproduce.sweep import Folders, run_locally, status_of
 from loopt.reproduce.table import by_difficulty, by_loops
 from loopt.runs import Run, TrainConfig, codec
 from loopt.scoring import exact_match
@@ -41,12 +42,18 @@ def folders_in(folder: Path) -> Folders:
     return Folders(folder / "runs", folder / "results")
 
 
+def result_of(job: Job, folder: Path) -> dict[str, Any]:
+    found = job.read_result(folder / "results")
+    assert found is not None
+    return found
+
+
 def finished(job: Job, folder: Path) -> bool:
-    return state_of(job, folders_in(folder)).startswith("finished ")
+    return status_of(job, folders_in(folder)).startswith("finished ")
 
 
 def found_finished(jobs: list[Job], results: Path) -> list[str]:
-    """What a sweep has to say of jobs that are finished already: where, when, by which code, and how they did."""
+    """Returns what a sweep says of finished jobs: where they are, when and by which code they ended, and accuracy."""
     told = []
     for job in jobs:
         result = json.loads(job.result_path(results).read_text())["result"]
@@ -58,7 +65,7 @@ def found_finished(jobs: list[Job], results: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the whole experiment was run without a break."""
+    """Returns a directory where the whole experiment was run without a break."""
     folder = tmp_path_factory.mktemp("sweep")
     stopped, diverged, said = sweep(HOPS, folder)
     assert (stopped, diverged) == (None, [])
@@ -71,8 +78,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_results_tell_all_about_their_runs(done: Path) -> None:
     for job in jobs_of(HOPS, "cpu", 1):
         assert finished(job, done)
-        found = job.read_result(done / "results")
-        assert found is not None
+        found = result_of(job, done)
         assert codec.from_json(found["config"]) == job.config.resolved()
         run = folders_in(done).run_of(job)
         result = found["result"]
@@ -112,15 +118,15 @@ def test_runs_alone_only_want_their_results_written(done: Path, tmp_path: Path) 
         assert job.read_result(tmp_path / "results") == job.read_result(done / "results")
 
 
-def test_out_of_time_it_stops_and_goes_on(done: Path, tmp_path: Path) -> None:
+def test_out_of_time_it_stops_and_then_resumes(done: Path, tmp_path: Path) -> None:
     first, second, *_ = jobs = jobs_of(HOPS, "cpu", 1)
     for step in (1, 2):
         stopped, diverged, said = sweep(HOPS, tmp_path, Session(device="cpu", time_limit=0))
         assert isinstance(stopped, Outcome)
         assert (stopped.finished, stopped.step, stopped.reason) == (False, step, "time limit")
         assert (diverged, said) == ([], [f"{first.name}: time limit, saved at step {step}"])
-        assert state_of(first, folders_in(tmp_path)) == f"step {step} of 12"
-        assert state_of(second, folders_in(tmp_path)) == "missing"
+        assert status_of(first, folders_in(tmp_path)) == f"step {step} of 12"
+        assert status_of(second, folders_in(tmp_path)) == "missing"
     assert not (tmp_path / "results").exists()
 
     assert sweep(HOPS, tmp_path)[:2] == (None, [])
@@ -143,17 +149,17 @@ def test_together_each_is_charged_its_share_of_the_time(tmp_path: Path) -> None:
     began = time.monotonic()
     sweep(HOPS, tmp_path, together=6)
     took = time.monotonic() - began
-    charged = [job.read_result(tmp_path / "results")["result"]["seconds"] for job in jobs_of(HOPS, "cpu", 1)]
+    charged = [result_of(job, tmp_path)["result"]["seconds"] for job in jobs_of(HOPS, "cpu", 1)]
     assert sum(charged) <= took
     assert max(charged) < took / 2
 
 
 def test_shares_add_up_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while one run is built and the others wait."""
+    """It does so also while one run is built and the others wait."""
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     clock = SharedClock()
-    begins = []
+    begins: list[float] = []
     for built_in in (40.0, 7.0, 13.0):
         begins.append(clock.seconds_each(len(begins) + 1))
         now += built_in
@@ -174,7 +180,7 @@ def test_a_signal_saves_all_that_train_and_starts_no_other(together: int, tmp_pa
     stopped, _ = run_locally(jobs, folders_in(tmp_path), CPU, stop, together)
     assert isinstance(stopped, Outcome)
     assert stopped.signal == signal.SIGTERM
-    states = [state_of(job, folders_in(tmp_path)) for job in jobs]
+    states = [status_of(job, folders_in(tmp_path)) for job in jobs]
     assert states[:together].count("missing") == 0
     assert set(states[together:]) == {"missing"}
     assert sweep(HOPS, tmp_path, together=together)[0] is None
@@ -186,7 +192,7 @@ def test_how_many_together_is_checked(tmp_path: Path) -> None:
 
 
 def test_the_time_limit_is_for_the_whole_sweep(tmp_path: Path) -> None:
-    """Each session has time for some steps, none for all; it takes several, and they get there."""
+    """Each session has time for some steps only; several sessions finish all runs."""
     sessions = 0
     while sessions < 200:
         sessions += 1
@@ -209,9 +215,8 @@ def test_a_row_that_diverges_leaves_the_others_alone(tmp_path: Path) -> None:
         assert "\n" not in told
     well, broken, after = jobs_of(SUMS, "cpu", 1)
     assert [finished(job, tmp_path) for job in (well, broken, after)] == [True, False, True]
-    assert state_of(broken, folders_in(tmp_path)) == "missing"
-    found = well.read_result(tmp_path / "results")
-    assert found is not None
+    assert status_of(broken, folders_in(tmp_path)) == "missing"
+    found = result_of(well, tmp_path)
     accuracies = found["result"]["accuracies"]
     assert list(accuracies) == ["n=2", "n=3"]
     assert found["result"]["accuracy"] == pytest.approx(sum(accuracies.values()) / 2)
@@ -220,9 +225,7 @@ def test_a_row_that_diverges_leaves_the_others_alone(tmp_path: Path) -> None:
 def test_seeds_are_runs_of_their_own(tmp_path: Path) -> None:
     jobs = [job for job in jobs_of(SUMS, "cpu", 2) if str(job.row.plan) == "1x1"]
     assert run_locally(jobs, folders_in(tmp_path), CPU, lambda line: None) == (None, [])
-    first, second = (job.read_result(tmp_path / "results") for job in jobs)
-    assert first is not None
-    assert second is not None
+    first, second = (result_of(job, tmp_path) for job in jobs)
     assert (first["seed"], second["seed"], second["config"]["seed"]) == (0, 1, 1)
     assert first["result"]["loss"] != second["result"]["loss"]
 
@@ -231,12 +234,10 @@ def test_models_are_measured_with_other_loops_where_asked(tmp_path: Path) -> Non
     experiment = replace(HOPS, rows=HOPS.rows[2:], variants=("p1",), loops_to_test=(1, 2, 5))
     sweep(experiment, tmp_path)
     (job,) = jobs_of(experiment, "cpu", 1)
-    found = job.read_result(tmp_path / "results")
-    assert found is not None
+    found = result_of(job, tmp_path)
     model, config = Run.load(folders_in(tmp_path).run_of(job)).load_model(), job.config
-    expected = {
-        str(n): exact_match(model, config.source, "test", config.test_examples, loops=n).accuracy for n in (1, 2, 5)
-    }
+    task = tiny_runs.task_of(config)
+    expected = {str(n): exact_match(model, task, "test", config.test_examples, loops=n).accuracy for n in (1, 2, 5)}
     assert found["by_loops"] == expected
     assert found["by_loops"]["2"] == found["result"]["accuracy"]
     assert by_loops(experiment, "cpu", tmp_path / "results") == {"1x2-p1": {int(n): a for n, a in expected.items()}}
@@ -271,7 +272,7 @@ def test_a_broken_result_is_named(content: str, tmp_path: Path) -> None:
     path = job.result_path(tmp_path / "results")
     path.parent.mkdir(parents=True)
     path.write_bytes(content.encode("latin-1"))
-    for look in (lambda: sweep(SUMS, tmp_path), lambda: state_of(job, folders_in(tmp_path))):
+    for look in (lambda: sweep(SUMS, tmp_path), lambda: status_of(job, folders_in(tmp_path))):
         with pytest.raises(RunError) as error:
             look()
         assert str(error.value).startswith(f"{path}: not a result")

@@ -69,6 +69,11 @@ def reshape(folder: Path, file: str, change: Callable[[torch.Tensor], torch.Tens
     rewrite(folder)
 
 
+def empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+
+
 def drop_key(folder: Path) -> None:
     state = json.loads((folder / STATE).read_text())
     del state["files"]
@@ -99,7 +104,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "weights missing": (lambda folder: (folder / WEIGHTS).unlink(), f"{WEIGHTS} is missing"),
     "optimizer missing": (lambda folder: (folder / OPTIMIZER).unlink(), f"{OPTIMIZER} is missing"),
     "state missing": (lambda folder: (folder / STATE).unlink(), f"{STATE} is missing"),
-    "all missing": (lambda folder: [path.unlink() for path in folder.iterdir()], f"{STATE} is missing"),
+    "all missing": (empty, f"{STATE} is missing"),
     "weights flipped": (lambda folder: flip(folder / WEIGHTS), rf"{WEIGHTS} has changed .* \(SHA-256 differs\)"),
     "optimizer flipped": (lambda folder: flip(folder / OPTIMIZER), rf"{OPTIMIZER} has changed"),
     "state flipped": (change_digit, f"{STATE} has changed"),

@@ -47,7 +47,7 @@ tasks = st.builds(
     answer_weight=st.floats(0, 1),
     target_accuracy=some(st.floats(0, 1, exclude_min=True)),
 )
-texts = st.builds(Text, data=st.text(), fingerprint=st.text())
+texts = st.builds(Text, fingerprint=st.text())
 models = st.builds(
     ModelConfig,
     plan=plans,

@@ -47,7 +47,7 @@ class Running(Task):
         return " ".join(map(str, tokens))
 
 
-TASKS = [PHop(p=2, n=8, alphabet=3), Running(asked=1), Running(asked=2), Running(asked=3)]
+TASKS = [PHop(p=(2,), n=8, alphabet=3), Running(asked=1), Running(asked=2), Running(asked=3)]
 EXAMPLES = 61
 
 
@@ -109,7 +109,7 @@ def test_every_test_of_a_task_has_a_score_of_its_own() -> None:
         scores = score_each(model, task.tests, "test", 40, loops)
         assert list(scores) == ["n=2", "n=3", "n=4"]
         for operands in (2, 3, 4):
-            alone = exact_match(model, Addition(operands=operands, digits=1), "test", 40, loops)
+            alone = exact_match(model, Addition(operands=(operands,), digits=1), "test", 40, loops)
             assert scores[f"n={operands}"] == alone
     assert len({score.loss for score in scores.values()}) == 3
     single = score_each(build(Running()), Running().tests, "validation", 61)

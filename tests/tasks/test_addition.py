@@ -15,8 +15,6 @@ from loopt.tasks import IGNORE, addition
 from loopt.tasks.addition import END, EQUALS, PAD, Addition
 from loopt.tasks.base import Supervision
 
-torch.set_num_threads(1)
-
 seeds = st.integers(-(2**63), 2**63 - 1)
 splits = st.sampled_from(["train", "validation", "test"])
 counts = st.lists(st.integers(1, 40), min_size=1, max_size=4, unique=True)
@@ -50,23 +48,24 @@ def test_sampler_agrees_with_solver(
 
 
 def test_supervision_at_every_digit_is_for_its_column_so_far() -> None:
-    labels = Addition(operands=4, supervision="every").solve(ids("315+120+945+886="))
+    labels = Addition(operands=(4,), supervision="every").solve(ids("315+120+945+886="))
     assert labels == [0, 0, 0, IGNORE, 4, 3, 5, IGNORE, 1, 0, 1, IGNORE, 1, 5, 6, 2]
 
 
 @given(counts=counts, digits=st.integers(1, 4), seed=seeds, supervision=st.sampled_from(get_args(Supervision)))
 @settings(max_examples=80, deadline=None)
 def test_room_puts_all_sums_in_one_place(counts: list[int], digits: int, seed: int, supervision: Supervision) -> None:
-    """And changes nothing but the padding around an example."""
+    """Room changes nothing but the padding around an example."""
     room = Addition(operands=tuple(counts), digits=digits, supervision=supervision, room=40)
     batch = room.sample(range(3 * len(counts)), seed, "train")
-    assert room.length == Addition(operands=40, digits=digits).length == batch.tokens.shape[1]
+    assert room.length == Addition(operands=(40,), digits=digits).length == batch.tokens.shape[1]
     assert (batch.tokens[:, 40 * (digits + 1) - 1] == EQUALS).all()
-    for part in room.mixture:
-        assert part.length == room.length
-        padded = part.sample(range(3), seed, "train")
-        plain = replace(part, room=0).sample(range(3), seed, "train")
-        front = (40 - part.operands[0]) * (digits + 1)  # type: ignore[attr-defined]
+    for one in room.mixture:
+        assert isinstance(one, Addition)
+        assert one.length == room.length
+        padded = one.sample(range(3), seed, "train")
+        plain = replace(one, room=0).sample(range(3), seed, "train")
+        front = (40 - one.operands[0]) * (digits + 1)
         for name, filler in (("tokens", PAD), ("targets", IGNORE), ("answers", IGNORE)):
             found, expected = getattr(padded, name), getattr(plain, name)
             inside = slice(front, front + expected.shape[1])
@@ -84,8 +83,8 @@ def test_room_is_kept_by_tests_of_other_lengths() -> None:
 @given(counts=st.integers(1, 40), digits=st.integers(1, 25), seed=seeds)
 @settings(max_examples=80, deadline=None)
 def test_tokens_are_the_written_sum(counts: int, digits: int, seed: int) -> None:
-    """Also where a sum is too large for an int64."""
-    task = Addition(operands=counts, digits=digits)
+    """This includes sums that are too large for an int64."""
+    task = Addition(operands=(counts,), digits=digits)
     for tokens in task.sample(range(3), seed, "train").tokens.tolist():
         written, _, padding = text(tokens).partition("end")
         question, answer = written.split("=")
@@ -111,7 +110,7 @@ def test_labels_are_the_next_tokens_from_the_equals_sign_to_the_end() -> None:
     [(2, 3, 13), (4, 3, 21), (8, 3, 37), (16, 3, 70), (32, 3, 134), (1, 1, 4), (11, 1, 25), (12, 1, 28)],
 )
 def test_length_is_that_of_the_longest_sum(counts: int, digits: int, length: int) -> None:
-    task = Addition(operands=counts, digits=digits)
+    task = Addition(operands=(counts,), digits=digits)
     assert task.length == length
     assert task.sample(range(3), 0, "train").tokens.shape == (3, length)
     largest = "+".join(["9" * digits] * counts)
@@ -119,7 +118,7 @@ def test_length_is_that_of_the_longest_sum(counts: int, digits: int, length: int
 
 
 def test_a_sum_of_zero_is_one_zero() -> None:
-    task = Addition(operands=2, digits=1)
+    task = Addition(operands=(2,), digits=1)
     batch = task.sample(range(2000), 0, "train")
     zeros = (batch.tokens[:, 0] == 0) & (batch.tokens[:, 2] == 0)
     assert zeros.any()
@@ -128,7 +127,7 @@ def test_a_sum_of_zero_is_one_zero() -> None:
 
 
 def test_operands_are_uniform_and_unrelated() -> None:
-    task = Addition(operands=2, digits=2)
+    task = Addition(operands=(2,), digits=2)
     tokens = task.sample(range(200_000), 0, "train").tokens
     first, second = tokens[:, 0] * 10 + tokens[:, 1], tokens[:, 3] * 10 + tokens[:, 4]
     pairs = torch.bincount(first * 100 + second, minlength=10_000).double()
@@ -137,7 +136,7 @@ def test_operands_are_uniform_and_unrelated() -> None:
 
 
 def test_sum_has_the_moments_of_a_sum_of_uniform_numbers() -> None:
-    task = Addition(operands=32)
+    task = Addition(operands=(32,))
     sums = []
     for tokens in task.sample(range(4000), 0, "test").tokens.tolist():
         sums.append(float(text(tokens[tokens.index(EQUALS) + 1 : tokens.index(END)])))
@@ -149,37 +148,37 @@ def test_sum_has_the_moments_of_a_sum_of_uniform_numbers() -> None:
 
 @given(counts=counts, digits=st.integers(1, 4), seed=seeds, indices=st.lists(st.integers(0, 60), min_size=1))
 @settings(max_examples=40, deadline=None)
-def test_a_mixture_takes_turns_between_its_parts(counts: list[int], digits: int, seed: int, indices: list[int]) -> None:
+def test_a_mixture_takes_turns_between_its_tasks(counts: list[int], digits: int, seed: int, indices: list[int]) -> None:
     task = Addition(operands=tuple(counts), digits=digits)
     batch = task.sample(torch.tensor(indices), seed, "train")
     for row, index in enumerate(indices):
-        part = task.mixture[index % len(counts)]
-        assert part == Addition(operands=counts[index % len(counts)], digits=digits)
-        alone = part.sample(range(index // len(counts), index // len(counts) + 1), seed, "train")
+        one = task.mixture[index % len(counts)]
+        assert one == Addition(operands=(counts[index % len(counts)],), digits=digits)
+        alone = one.sample(range(index // len(counts), index // len(counts) + 1), seed, "train")
         for field, filler in (("tokens", PAD), ("targets", IGNORE), ("answers", IGNORE)):
             found, expected = getattr(batch, field)[row], getattr(alone, field)[0]
-            assert torch.equal(found[: part.length], expected)
-            assert (found[part.length :] == filler).all()
+            assert torch.equal(found[: one.length], expected)
+            assert (found[one.length :] == filler).all()
 
 
 def test_longer_examples_do_not_begin_with_shorter_ones() -> None:
-    short, long = (Addition(operands=n).sample(range(2000), 0, "train").tokens[:, :7] for n in (2, 4))
+    short, long = (Addition(operands=(n,)).sample(range(2000), 0, "train").tokens[:, :7] for n in (2, 4))
     assert (short[:, :3] == long[:, :3]).all(1).sum() < 20
 
 
 def test_splits_share_no_example() -> None:
-    task = Addition(operands=8)
+    task = Addition(operands=(8,))
     rows = torch.cat([task.sample(range(10_000), 0, split).tokens for split in ("train", "validation", "test")])
     assert len(rows.unique(dim=0)) == len(rows)
 
 
-def test_parts_and_tests() -> None:
+def test_mixture_and_tests() -> None:
     task = Addition()
-    assert [part.operands for part in task.mixture] == [(2,), (4,), (8,), (16,), (32,)]  # type: ignore[attr-defined]
-    assert {part.vocabulary for part in task.mixture} == {task.vocabulary}
+    assert task.mixture == tuple(Addition(operands=(n,)) for n in (2, 4, 8, 16, 32))
+    assert {one.vocabulary for one in task.mixture} == {task.vocabulary}
     assert task.tests == {f"n={n}": Addition(operands=(n,)) for n in (8, 16, 24, 32)}
     assert Addition(digits=5, test_operands=3).tests == {"n=3": Addition(3, 5, 3)}  # type: ignore[arg-type]
-    assert Addition(operands=8).mixture == (Addition(operands=8),)
+    assert Addition(operands=(8,)).mixture == (Addition(operands=(8,)),)
     assert Addition(operands=8) == Addition(operands=(8,)) == Addition(operands=[8])  # type: ignore[arg-type]
 
 
@@ -189,7 +188,7 @@ def test_settings_on_the_command_line() -> None:
 
 def test_no_examples_at_all() -> None:
     assert Addition().sample(range(0), 0, "train").tokens.shape == (0, 134)
-    assert Addition(operands=2).sample(range(0), 0, "train").tokens.shape == (0, 13)
+    assert Addition(operands=(2,)).sample(range(0), 0, "train").tokens.shape == (0, 13)
 
 
 @pytest.mark.parametrize(
@@ -205,9 +204,9 @@ def test_solver_on_cases_worked_by_hand(question: str, answer: str) -> None:
 
 
 def test_solver_reads_a_row_of_a_batch_as_it_is() -> None:
-    task = Addition(operands=4, supervision="every", room=32)
+    task = Addition(operands=(4,), supervision="every", room=32)
     batch = task.sample(range(2), 0, "test")
-    assert [task.solve(tokens) for tokens in batch.tokens] == batch.targets.tolist()  # type: ignore[arg-type]
+    assert [task.solve(tokens) for tokens in batch.tokens] == batch.targets.tolist()
 
 
 def test_docstring_example() -> None:

@@ -15,8 +15,6 @@ from loopt.errors import InputError
 from loopt.tasks import IGNORE, VariableAssignment, assignment
 from loopt.tasks.assignment import Problem
 
-torch.set_num_threads(1)
-
 
 @st.composite
 def assignments(draw: st.DrawFn) -> VariableAssignment:
@@ -89,15 +87,12 @@ def test_text_and_tokens_say_the_same(task: VariableAssignment, seed: int) -> No
     choices = task.choices(tokens)
     assert len(set(choices)) == len(choices) == task.variables
     assert task.answer(tokens) in choices
-    worded = task.prompt(tokens, worded=True)
-    assert worded.endswith("Answer:")
-    assert worded.count("Answer: ") == task.shots
 
 
 @given(task=assignments(), seed=seeds)
 @settings(max_examples=50, deadline=None)
 def test_code_is_python(task: VariableAssignment, seed: int) -> None:
-    """Python itself as the solver: it prints what the comments say, and then the answer."""
+    """Python itself is the solver: it prints what the comments say, and then the answer."""
     task = VariableAssignment(**{**task.__dict__, "rendering": "code"})
     tokens = task.sample(range(1), seed, "train").tokens[0].tolist()
     program = task.prompt(tokens)
@@ -111,9 +106,9 @@ def test_code_is_python(task: VariableAssignment, seed: int) -> None:
 @settings(max_examples=50, deadline=None)
 def test_an_example_does_not_depend_on_its_batch(task: VariableAssignment, seed: int, indices: list[int]) -> None:
     whole = task.sample(range(31), seed, "train")
-    part = task.sample(torch.tensor(indices), seed, "train")
+    some = task.sample(torch.tensor(indices), seed, "train")
     for field in ("tokens", "targets", "answers"):
-        assert torch.equal(getattr(part, field), getattr(whole, field)[indices])
+        assert torch.equal(getattr(some, field), getattr(whole, field)[indices])
 
 
 def even(counts: torch.Tensor) -> bool:
@@ -178,20 +173,6 @@ def test_solver_on_cases_worked_by_hand(text: str, answers: list[str]) -> None:
     labels = task.solve(task.encode(text))
     assert [task.vocabulary[label] for label in labels if label != IGNORE] == answers
     assert labels[-1] != IGNORE
-
-
-def test_worded_prompts() -> None:
-    math = VariableAssignment()
-    assert math.prompt(math.encode("a=1, a=? 1\nb=2, c=b, c=?"), worded=True) == (
-        "The following is a set of simple mathematical equations.\n\na=1\n\n"
-        "What is the numerical value of a?\nAnswer: 1\n\n"
-        "The following is a set of simple mathematical equations.\n\nb=2\nc=b\n\n"
-        "What is the numerical value of c?\nAnswer:"
-    )
-    code = VariableAssignment(rendering="code")
-    assert code.prompt(code.encode("a = 1\nprint(a)  #"), worded=True).endswith(
-        "\n\nProgram:\na = 1\n\nQuestion:\nWhat is the value of a?\nAnswer:"
-    )
 
 
 def test_splits_share_no_example() -> None:
@@ -270,5 +251,5 @@ def test_bad_tokens(rendering: Any, text: str, message: str) -> None:
 def test_tokens_that_stand_for_nothing() -> None:
     with pytest.raises(InputError, match="task assignment: token=59; allowed are integers, 0 to 58"):
         VariableAssignment().solve([59])
-    with pytest.raises(InputError, match="task assignment: '26' in the text is no symbol of the vocabulary"):
+    with pytest.raises(InputError, match="task assignment: '26' in the text is no token of the vocabulary"):
         VariableAssignment().encode("a=26, a=?")

@@ -15,12 +15,10 @@ from loopt.tasks import IGNORE, Batch, Task
 from loopt.tasks.addition import Addition
 from loopt.tasks.audit import audit
 
-torch.set_num_threads(1)
-
 
 @dataclass(frozen=True)
 class Letters(Task):
-    """Random letters, and a label that a subclass makes of them."""
+    """Random letters, with a label that a subclass makes of them."""
 
     name: ClassVar[str] = "letters"
     n: int = 9
@@ -72,7 +70,7 @@ class AllB(Letters):
 
 
 class CommonBigram(Letters):
-    """Whether a letter is followed by the next of the alphabet more often than by the one before."""
+    """The label says if a letter is followed by the next of the alphabet more often than by the one before."""
 
     def _label(self, letters: Tensor, indices: Tensor, stream: Stream) -> Tensor:
         rises = (letters[:, 1:] == letters[:, :-1] + 1).sum(1)
@@ -81,7 +79,7 @@ class CommonBigram(Letters):
 
 
 class WrittenOut(Letters):
-    """The last three letters are the answer, and stand in the tokens right after the position that asks for them."""
+    """The last three letters are the answer, each written in the tokens right after the position of its label."""
 
     def draw(self, indices: Tensor, stream: Stream) -> Batch:
         letters = stream.integers(indices, self.n, self.kinds, "letters")
@@ -185,7 +183,7 @@ def test_a_mixture_is_fitted_together_and_tests_measured_apart() -> None:
 
 
 def test_addition_has_no_shortcut() -> None:
-    """The bare end of the question, "=", is the same everywhere: the last token is the last digit of all operands."""
+    """The question ends with "=" everywhere, so the last token that differs is the last digit of all operands."""
     found = audit(Addition(operands=(1, 2), digits=1, test_operands=(1, 4)), 1000)
     assert found[0].shortcuts["last token"] > found[0].shortcuts["constant"]
     assert found[0].answer_tokens == 2

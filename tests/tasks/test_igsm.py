@@ -17,8 +17,6 @@ from loopt.errors import InputError
 from loopt.tasks import IGNORE, IGSM, igsm
 from loopt.tasks.igsm_text import ENTITIES
 
-torch.set_num_threads(1)
-
 # Table 2 of the paper, with the brackets that its own worked answer computes with.
 SAMPLE = (
     "E#I := 4. E#J := E#I. K#N := I#N + J#O + F#K. F#K := E#J. J#O := F#K + K#O + E#J. H#J := E#J + F#K. "
@@ -46,7 +44,7 @@ def text_of(task: IGSM, tokens: list[int]) -> str:
 
 
 def uses_by_name(task: IGSM, tokens: list[int]) -> tuple[dict[str, list[str]], str]:
-    """What each parameter is defined by, and the query, from the text with regular expressions only."""
+    """Returns what each parameter is defined by, and the query, from the text with regular expressions only."""
     text = text_of(task, tokens).replace(" ", "").replace("<pad>", "")
     *statements, query = text.split(".")
     uses: dict[str, list[str]] = {}
@@ -59,7 +57,7 @@ def uses_by_name(task: IGSM, tokens: list[int]) -> tuple[dict[str, list[str]], s
 
 
 def depths(uses: dict[str, list[str]], query: str) -> dict[str, int]:
-    """Of each parameter the query needs: the statements on its longest chain down to a constant. Cycles never end."""
+    """Returns, for each parameter the query needs, the statements on its longest chain down to a constant."""
     found: dict[str, int] = {}
 
     def depth(name: str, above: tuple[str, ...]) -> int:
@@ -104,8 +102,8 @@ def test_labels_so_far_are_as_many_as_documented_also_where_statements_are_left_
 
 
 def check_labels_so_far(task: IGSM, tokens: list[int], targets: list[int]) -> None:
-    """Against the solver, which is asked for each parameter a statement names, after the statements that are complete
-    by then, and refuses what does not follow from them."""
+    """Compares labels with the solver's, which is asked for each parameter that a statement names, after the statements
+    that are complete by then, and refuses what does not follow from them."""
     symbols = [task.vocabulary[token] for token in tokens]
     told, name, begin = "", "", symbols.count("<pad>")  # statements so far, what the present one defines, its start
     for i, symbol in enumerate(symbols[:-4]):
@@ -138,7 +136,7 @@ def test_every_name_is_asked_for_what_follows_so_far(task: IGSM, seed: int) -> N
 
 
 def test_agrees_with_python_itself() -> None:
-    """Every definition written out in place of the name, and the whole handed to eval."""
+    """Every name is replaced by its definition, and the whole is handed to eval."""
     task = IGSM()
     batch = task.sample(range(200), 1, "test")
     for tokens, answer in zip(batch.tokens.tolist(), batch.answers[:, -1].tolist(), strict=True):
@@ -157,9 +155,9 @@ def test_agrees_with_python_itself() -> None:
 @settings(max_examples=50, deadline=None)
 def test_an_example_does_not_depend_on_its_batch(task: IGSM, seed: int, indices: list[int]) -> None:
     whole = task.sample(range(31), seed, "train")
-    part = task.sample(torch.tensor(indices), seed, "train")
+    some = task.sample(torch.tensor(indices), seed, "train")
     for field in ("tokens", "targets", "answers"):
-        assert torch.equal(getattr(part, field), getattr(whole, field)[indices])
+        assert torch.equal(getattr(some, field), getattr(whole, field)[indices])
 
 
 @given(task=tasks(), seed=seeds)
@@ -402,7 +400,7 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
     [
         ("A#E := 4. A#E := 3. A#E?", "A#E is defined twice"),
         ("A#E := 4. A#F?", "A#F is used and not defined"),
-        ("A#E := A#F. A#F := A#E. A#F?", "A#F is defined by way of itself"),
+        ("A#E := A#F. A#F := A#E. A#F?", "A#F is defined in terms of itself"),
         ("A#E := 4.", "expected an entity, A to P, at token 6 of 6, which is the end"),
         ("A#E := 2 * (A#F. A#E?", "expected ')', at token 10 of 15, which is '.'"),
         ("A#E 4. A#E?", "expected ':=', at token 3 of 9, which is '4'"),

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,16 +15,16 @@ from loopt.errors import InputError
 from loopt.random_bits import Stream, TensorStream
 from loopt.tasks import Addition, PHop
 
-# Every task as it is by default, those that can be supervised at every position, so, and padding in front.
+# Every task by default, with labels at every position where it has them, and one with padding in front.
 SAMPLED = [tasks.get(name) for name in tasks.names()]
-SAMPLED += [replace(task, supervision="every") for task in SAMPLED if hasattr(task, "supervision")]  # type: ignore[type-var]
+SAMPLED += [tasks.get(task.name, supervision="every") for task in SAMPLED if hasattr(task, "supervision")]
 SAMPLED += [Addition(supervision="every", room=32)]
 sampled = pytest.mark.parametrize("task", SAMPLED, ids=str)
 
 
 class NoHostIndices(TorchDispatchMode):
-    """Fails where something is indexed by what was made on the host, which a CUDA device would have to wait for. Such
-    an index comes out of no operation that ran here."""
+    """Fails where a tensor is indexed by one that was made on the host, which a CUDA device would have to wait for: by
+    one that comes out of no operation that ran here."""
 
     def __init__(self, *given: torch.Tensor) -> None:
         super().__init__()
@@ -47,7 +48,7 @@ def test_get_by_name() -> None:
 def test_settings_survive_json() -> None:
     for name in tasks.names():
         task = tasks.get(name)
-        assert tasks.get(**json.loads(json.dumps({"name": name, **asdict(task)}))) == task  # type: ignore[call-overload]
+        assert tasks.get(**json.loads(json.dumps({"name": name, **asdict(task)}))) == task
     mixed = PHop(p=(1, 2, 3), n=30)
     assert tasks.get("phop", **json.loads(json.dumps(asdict(mixed)))) == mixed
 
@@ -100,7 +101,7 @@ def test_bad_requests_for_examples(name: str, bad: dict[str, Any], message: str)
 
 
 @pytest.mark.parametrize("name", tasks.names())
-def test_every_task_keeps_its_word(name: str) -> None:
+def test_targets_and_answers_agree_with_the_solver(name: str) -> None:
     task = tasks.get(name)
     batch = task.sample(range(8), 0, "train")
     assert batch.tokens.shape == batch.targets.shape == batch.answers.shape
@@ -127,10 +128,10 @@ def test_the_same_split_and_seed_give_the_same_examples(name: str) -> None:
 @pytest.mark.parametrize("name", tasks.names())
 def test_keys_in_a_tensor_give_the_same_examples(name: str) -> None:
     task, indices = tasks.get(name), torch.arange(70, 90)
-    for part in task.mixture:
-        stream = Stream(part.name, 4, "train")
-        same = TensorStream.like(stream, lambda watched, part=part: part.draw(indices[:1], watched), indices.device)
-        assert torch.equal(part.draw(indices, same).tokens, part.draw(indices, stream).tokens)
+    for one in task.mixture:
+        stream = Stream(one.name, 4, "train")
+        same = TensorStream.like(stream, partial(one.draw, indices[:1]), indices.device)
+        assert torch.equal(one.draw(indices, same).tokens, one.draw(indices, stream).tokens)
 
 
 def test_one_compiled_sampler_serves_all_seeds() -> None:
@@ -145,21 +146,21 @@ def test_one_compiled_sampler_serves_all_seeds() -> None:
     draw = torch.compile(lambda stream: task.draw(indices, stream).tokens, backend=count)
     for seed in (0, 1, 2**40, 7):
         stream = Stream("phop", seed, "train")
-        same = TensorStream.like(stream, lambda watched: task.draw(indices[:1], watched), indices.device)
+        same = TensorStream.like(stream, partial(task.draw, indices[:1]), indices.device)
         assert torch.equal(draw(same), task.draw(indices, stream).tokens)
     assert graphs == 1
 
 
 @sampled
 def test_a_compiler_can_follow_every_sampler(task: tasks.Task) -> None:
-    """Without a break, since a step is captured whole. Traced only: code for a device is another matter."""
+    """There is no graph break, since a step is captured whole. Samplers are traced only, not compiled for a device."""
     indices = torch.arange(6)
-    for part in task.mixture:
+    for one in task.mixture:
         torch.compiler.reset()
-        stream = Stream(part.name, 4, "train")
-        same = TensorStream.like(stream, lambda watched, part=part: part.draw(indices[:1], watched), indices.device)
-        traced = torch.compile(lambda stream, part=part: part.draw(indices, stream), backend="eager", fullgraph=True)
-        assert torch.equal(traced(same).targets, part.draw(indices, stream).targets)
+        stream = Stream(one.name, 4, "train")
+        same = TensorStream.like(stream, partial(one.draw, indices[:1]), indices.device)
+        traced = torch.compile(lambda stream, one=one: one.draw(indices, stream), backend="eager", fullgraph=True)
+        assert torch.equal(traced(same).targets, one.draw(indices, stream).targets)
 
 
 @sampled

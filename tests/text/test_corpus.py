@@ -1,4 +1,4 @@
-"""Documents come out of every format the same, from any place on; what cannot be read is named."""
+"""Every format gives the same documents, from any position on; what cannot be read is named."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def lines(texts: list[str]) -> bytes:
 
 
 def frames(data: bytes) -> bytes:
-    """Two Zstandard frames, as parallel compressors write them, cut in the middle of a line."""
+    """Returns two Zstandard frames, as parallel compressors write them, cut in the middle of a line."""
     half = len(data) // 2
     return zstandard.compress(data[:half]) + zstandard.compress(data[half:])
 
@@ -50,12 +50,12 @@ def read(*specs: Path | str, start: Position = START, text_field: str = "text") 
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_every_format_from_every_place(name: str, tmp_path: Path) -> None:
+def test_every_format_from_every_position(name: str, tmp_path: Path) -> None:
     WRITERS[name](tmp_path / name)
     assert read(tmp_path / name) == TEXTS
     found = list(Corpus.find([str(tmp_path / name)], "text").documents())
-    for number, (_, place) in enumerate(found, 1):
-        assert read(tmp_path / name, start=place) == TEXTS[number:]
+    for number, (_, position) in enumerate(found, 1):
+        assert read(tmp_path / name, start=position) == TEXTS[number:]
     read_so_far = [document.bytes_read for document, _ in found]
     assert read_so_far == sorted(read_so_far)
     assert 0 < read_so_far[-1] <= (tmp_path / name).stat().st_size
@@ -68,8 +68,8 @@ def test_a_text_file_is_one_document(tmp_path: Path) -> None:
     (tmp_path / "05.txt").rename(tmp_path / "05.txt.gz")  # empty documents are left out
     expected = TEXTS[:5] + TEXTS[6:]
     assert read(tmp_path) == expected
-    places = [place for _, place in Corpus.find([str(tmp_path)], "text").documents()]
-    assert [read(tmp_path, start=place) for place in places] == [expected[n:] for n in range(1, len(places) + 1)]
+    positions = [position for _, position in Corpus.find([str(tmp_path)], "text").documents()]
+    assert [read(tmp_path, start=start) for start in positions] == [expected[n:] for n in range(1, len(positions) + 1)]
 
 
 def test_folders_and_globs_are_read_by_name_and_specs_in_the_order_given(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_another_field(tmp_path: Path) -> None:
         ("x.jsonl", b'{"text": null}\n', "x.jsonl, line 1: no text in field 'text'; the fields are text"),
         ("x.jsonl", b'"text"\n', "x.jsonl, line 1: no text in field 'text'; it is no object"),
         ("x.txt", b"abc\xff", "x.txt: not UTF-8 at byte 3"),
-        ("x.csv", b"a", "x.csv: the ending is not known; read are .txt, .jsonl, .parquet"),
+        ("x.csv", b"a", "x.csv: unknown file extension; allowed are .txt, .jsonl, .parquet"),
         ("x.jsonl.gz", gzip.compress(lines(TEXTS))[:-20], "x.jsonl.gz: cannot be read, perhaps damaged or cut short"),
         ("x.jsonl.xz", lzma.compress(lines(TEXTS))[:-20], "x.jsonl.xz: cannot be read, perhaps damaged or cut short"),
         ("x.jsonl.zst", frames(lines(TEXTS))[:-20], "x.jsonl.zst: cannot be read, perhaps damaged or cut short"),
@@ -135,7 +135,7 @@ def test_parquet_without_the_field_or_the_text(tmp_path: Path) -> None:
     [
         ("nowhere.jsonl", "nowhere.jsonl: no such file, folder or glob"),
         ("none*.txt", "none.*: no such file, folder or glob"),
-        ("empty", "empty: no text in this folder"),
+        ("empty", "empty: no text files in this folder"),
         ("hf:", "allowed are hf:NAME"),
         ("hf:a:b:c:d", "allowed are hf:NAME"),
     ],
@@ -167,8 +167,8 @@ def test_identity_changes_with_what_was_read(name: str, tmp_path: Path) -> None:
     for path in (first, second):
         write_lines(path, TEXTS)
 
-    def identity(*place: int) -> str:
-        return Corpus.find([str(first), str(second)], "text").identity(Position(*place))
+    def identity(source: int, next: int) -> str:
+        return Corpus.find([str(first), str(second)], "text").identity(Position(source, next))
 
     whole, half, begun = identity(2, 0), identity(1, 1), identity(0, 1)
     assert len({whole, half, begun}) == 3
@@ -198,11 +198,11 @@ def test_a_large_file_is_known_by_beginning_size_and_end(place: int, tmp_path: P
         path.write_bytes(data)
         return Corpus.find([str(path)], "text").sources[0].identity(only_begun=False)
 
-    data = bytearray(3 * 2**20)
+    data = bytes(3 * 2**20)
     before = identity(data)
     assert identity(data + b"\0") != before
-    data[place] = 1
-    assert (identity(data) != before) == (place != 2**20)
+    changed = data[:place] + b"\1" + data[place + 1 :]
+    assert (identity(changed) != before) == (place != 2**20)
 
 
 class TestHub:
@@ -216,23 +216,23 @@ class TestHub:
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
         monkeypatch.chdir(tmp_path)
 
-    def test_streamed_from_every_place(self, tmp_path: Path) -> None:
+    def test_streamed_from_every_position(self, tmp_path: Path) -> None:
         write_lines(tmp_path / "corpus" / "train.jsonl", TEXTS[:20])
         write_lines(tmp_path / "corpus" / "test.jsonl", TEXTS[20:])
         assert read("hf:corpus") == TEXTS[:20]
         assert read("hf:corpus::test", "hf:corpus:default:train") == TEXTS[20:] + TEXTS[:20]
-        places = [place for _, place in Corpus.find(["hf:corpus"], "text").documents()]
+        positions = [position for _, position in Corpus.find(["hf:corpus"], "text").documents()]
         for number in (1, 7, 19, 20):
-            assert read("hf:corpus", start=places[number - 1]) == TEXTS[number:20]
+            assert read("hf:corpus", start=positions[number - 1]) == TEXTS[number:20]
         with pytest.raises(InputError, match="hf:corpus, row 1: no text in field 'body'; the fields are text"):
             read("hf:corpus", text_field="body")
         with pytest.raises(InputError, match=r"hf:corpus::exam: ValueError: Bad split: exam"):
             read("hf:corpus::exam")
 
-    def test_a_dataset_that_is_a_program_is_refused(self, tmp_path: Path) -> None:
+    def test_a_dataset_that_is_a_script_is_refused(self, tmp_path: Path) -> None:
         write_lines(tmp_path / "corpus" / "train.jsonl", TEXTS)
         (tmp_path / "corpus" / "corpus.py").write_text("raise SystemExit('it ran')")
-        with pytest.raises(InputError, match=r"hf:corpus: this dataset is a program that would run here, .* refused"):
+        with pytest.raises(InputError, match=r"hf:corpus: this dataset is a script .*, and running it is refused"):
             read("hf:corpus")
 
     def test_a_hub_out_of_reach_is_told(self) -> None:

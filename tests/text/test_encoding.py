@@ -1,4 +1,4 @@
-"""Long documents are encoded in pieces and nobody can tell; a document is always on the same side."""
+"""Long documents in pieces have the tokens of the whole; a document is always in the same split."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_a_position_is_looked_up_by_itself(sequences: int, positions: list[int],
 
 
 def test_equals_the_definition_in_big_integers() -> None:
-    """Runs that are resumed with a newer version rely on an order that stays."""
+    """Runs that are resumed with a newer version rely on an order that does not change."""
     word, golden = 2**64, 0x9E3779B97F4A7C15
 
     def mix(x: int) -> int:
@@ -114,11 +114,11 @@ def test_looks_random(n: int) -> None:
     part, next_part, digit = first * cells // n, second * cells // n, first % cells
     for name, left, right in (
         ("position and sequence", np.arange(n) * cells // n, part),
-        ("neighbours", part[:-1], part[1:]),
+        ("neighbors", part[:-1], part[1:]),
         ("every second", part[:-2], part[2:]),
         ("epochs", part, next_part),
         ("last digits", np.arange(n) % cells, digit),
-        ("last digits of neighbours", digit[:-1], digit[1:]),
+        ("last digits of neighbors", digit[:-1], digit[1:]),
     ):
         assert_uniform(np.bincount(left * cells + right, minlength=cells * cells).tolist(), cells * cells, name)
     assert abs((np.diff(first) > 0).mean() - 0.5) < 5 * (1 / 12 / n) ** 0.5  # ascents of a random permutation
@@ -140,7 +140,7 @@ def test_refused(position: int, sequences: int) -> None:
 
 
 def assert_uniform(counts: list[int], kinds: int, name: str = "") -> None:
-    """Chi-square within five standard deviations of what is expected."""
+    """Checks that chi-square is within five standard deviations of what is expected."""
     expected = sum(counts) / kinds
     chi_square = sum((count - expected) ** 2 / expected for count in counts) + (kinds - len(counts)) * expected
     assert chi_square < kinds - 1 + 5 * (2 * (kinds - 1)) ** 0.5, name

@@ -1,4 +1,4 @@
-"""Prepared shards hold every document once; killed and started again, with any workers, they are the same bytes."""
+"""Shards have every document once; killed and resumed, with any number of workers, they have the same bytes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_fingerprint_tells_text_tokenizer_and_settings_apart(tmp_path: Path)
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
-def test_a_document_is_on_the_same_side_in_every_corpus(split: Split, tmp_path: Path) -> None:
+def test_a_document_is_in_the_same_split_in_every_corpus(split: Split, tmp_path: Path) -> None:
     held_out = stored_ids(prepared(tmp_path, TEXTS, "all"), split)
     others = stored_ids(prepared(tmp_path, TEXTS[60:] + documents(30, seed=5), "others"), split)
     common = expected_ids(TEXTS[60:], split)
@@ -126,8 +126,15 @@ PLACES = [
 ]
 
 
+@pytest.fixture
+def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skips fsync, which takes most of the time and protects from crashes of the machine, not of a process."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.mark.usefixtures("no_fsync")
 def test_killed_at_every_file_operation(tmp_path: Path) -> None:
-    how = settings(tmp_path, write_lines(tmp_path / "x.jsonl", TEXTS), shard_bytes=6000)
+    how = settings(tmp_path, write_lines(tmp_path / "x.jsonl", TEXTS[:48]), shard_bytes=2250)
     prepare(how, tmp_path / "unbroken", workers=1)
     unbroken = contents(tmp_path / "unbroken")
     places: list[str] = []
@@ -143,8 +150,9 @@ def test_killed_at_every_file_operation(tmp_path: Path) -> None:
     assert not [place for place in PLACES if not any(re.fullmatch(place, seen) for seen in places)], places
 
 
+@pytest.mark.usefixtures("no_fsync")
 def test_killed_again_and_again(tmp_path: Path) -> None:
-    """Each process gets one operation further than the one before; the first make no progress, and leave litter."""
+    """Each process gets one operation further than the one before; the first make no progress, and leave files."""
     how = settings(tmp_path, write_lines(tmp_path / "x.jsonl", TEXTS))
     prepare(how, tmp_path / "unbroken", workers=1)
     kills = 0
@@ -155,7 +163,7 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
 
 
 def strike_and_prepare(how: Settings, directory: Path, operations: int, struck_at: Path) -> None:
-    """Prepare, but die in front of the given operation on the directory."""
+    """Prepares, but is killed right before the given operation on the directory."""
     done = 0
 
     def count(event: str, arguments: tuple[Any, ...]) -> None:
@@ -183,7 +191,7 @@ def in_a_fork(work: Callable[..., None], *arguments: object) -> int:
     return child.exitcode
 
 
-def test_a_full_disk_is_told_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_the_same_command_resumes(tmp_path: Path) -> None:
     how = settings(tmp_path, write_lines(tmp_path / "x.jsonl", TEXTS), shard_bytes=10**6)
     told = tmp_path / "told"
 
@@ -195,13 +203,13 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(tmp_path: Path) -> Non
             told.write_text(str(error))
 
     in_a_fork(with_files_of_at_most, 6000)
-    assert "File too large; once that is mended, the same command resumes" in told.read_text()
+    assert "File too large; once that is fixed, the same command resumes" in told.read_text()
     prepare(how, tmp_path / "data", workers=1)
     prepare(how, tmp_path / "unbroken", workers=1)
     assert contents(tmp_path / "data") == contents(tmp_path / "unbroken")
 
 
-def test_a_broken_line_stops_the_work_and_once_repaired_it_goes_on(tmp_path: Path) -> None:
+def test_a_broken_line_stops_preparing_which_resumes_once_it_is_repaired(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "x.jsonl", TEXTS)
     whole = source.read_bytes()
     lines = whole.splitlines(keepends=True)
@@ -221,7 +229,7 @@ def test_a_broken_line_stops_the_work_and_once_repaired_it_goes_on(tmp_path: Pat
     assert contents(directory) == contents(tmp_path / "unbroken")
 
 
-def test_what_is_done_is_left_alone(tmp_path: Path) -> None:
+def test_a_finished_directory_is_left_alone(tmp_path: Path) -> None:
     directory = prepared(tmp_path, TEXTS)
     before = {path: path.stat().st_mtime_ns for path in directory.iterdir()}
     prepared(tmp_path, TEXTS)
@@ -259,7 +267,7 @@ def test_other_settings_are_refused_by_name(
 
 
 def undo_the_end(directory: Path) -> None:
-    """As if killed one shard before the end."""
+    """Leaves a directory as if killed one shard before the end."""
     index = Index.read(directory / "index.json")
     last_of = {shard.split: shard for shard in index.shards}
     kept = tuple(shard for shard in index.shards if shard not in last_of.values())
@@ -267,7 +275,7 @@ def undo_the_end(directory: Path) -> None:
     (directory / "index.json").unlink()
 
 
-def test_a_shard_lost_in_between_is_told(tmp_path: Path) -> None:
+def test_a_shard_cut_short_is_refused_by_name(tmp_path: Path) -> None:
     directory = prepared(tmp_path, TEXTS)
     undo_the_end(directory)
     os.truncate(directory / "train-00000.bin", 10)

@@ -1,4 +1,4 @@
-"""Sequences are the slices of one long row; damaged data are refused by name."""
+"""Sequences are slices of one long row; damaged data is refused by name."""
 
 from __future__ import annotations
 
@@ -23,8 +23,6 @@ from loopt.errors import InputError
 from loopt.source import SPLITS, Split
 from loopt.text.token_data import TokenData
 from loopt.text.unigram import unigram
-
-torch.set_num_threads(1)
 
 TEXTS = documents(150)
 

@@ -1,4 +1,4 @@
-"""Tokenizers are found, trained the same every time, and read text as nothing but text."""
+"""Tokenizers are found, trained the same every time, and take special tokens written in the text for text."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_truncation_and_padding_in_the_file_are_not_followed() -> None:
         (
             {"t/tokenizer_config.json": '{"auto_map": {"AutoTokenizer": ["mine.Mine", null]}}'},
             "t",
-            "tokenizer t: it is a program that would run here, which is refused",
+            "tokenizer t: it is code (trust_remote_code), which is not run here",
         ),
         ({}, "someone/something", "tokenizer someone/something: no such file, and not found on the hub"),
     ],

@@ -1,4 +1,4 @@
-"""A small corpus, a small tokenizer, and what preparing them must give."""
+"""A small corpus, a small tokenizer, and the token ids that preparing must give."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def settings(tmp_path: Path, *sources: Path | str, **changed: Any) -> Settings:
 
 
 def prepared(tmp_path: Path, texts: list[str], name: str = "data", **changed: Any) -> Path:
-    """A directory with these documents, in shards of a few."""
+    """Prepares a directory with these documents, a few to a shard, and returns its path."""
     source = write_lines(tmp_path / f"{name}.jsonl", texts)
     prepare(settings(tmp_path, source, **changed), tmp_path / name, workers=1)
     return tmp_path / name
 
 
 def expected_ids(texts: list[str], split: Split, **changed: float) -> list[int]:
-    """Every document of a split by itself, each followed by the end-of-document token, which is 0 here."""
+    """Returns the token ids of a split's documents, encoded one by one, each followed by the end-of-document id, 0."""
     recipe = Settings((), "", **{"validation": 0.2, "test": 0.2} | changed).recipe(tokenizer())  # type: ignore[arg-type]
     chosen = [text for text in texts if text and split_of(text.encode(), recipe) == split]
     return [token for text in chosen for token in [*tokenizer().tokenizer.encode(text).ids, 0]]

@@ -16,7 +16,19 @@ from loopt.model import LoopedTransformer
 from loopt.plan import LoopPlan
 from loopt.theory import chain_of_thought as cot
 from loopt.theory import examples
-from loopt.theory.chain_of_thought import Case, Constants, Thresholds, build_looped, build_masked, build_uncounted
+from loopt.theory.chain_of_thought import Constants, build_looped, build_masked, build_uncounted
+from loopt.theory.chain_of_thought_proof import (
+    CHUNK,
+    TOLERANCE,
+    Case,
+    Thresholds,
+    addition_case,
+    all_prompts,
+    drift,
+    prove,
+    random_case,
+    thresholds,
+)
 from loopt.theory.examples import random_transformer
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head
 
@@ -27,12 +39,12 @@ STRUCTURAL = [field.name for field in fields(Constants) if field.name not in SLA
 
 @pytest.fixture(scope="module")
 def addition() -> Case:
-    return cot.addition_case(bits=3)
+    return addition_case(bits=3)
 
 
 @pytest.fixture(scope="module")
 def wordy() -> Case:
-    return cot.random_case(seed=0, L=2, vocabulary=4, n=3, m=6)
+    return random_case(seed=0, L=2, vocabulary=4, n=3, m=6)
 
 
 def tokens_right(case: Case, built: FormalTransformer) -> bool:
@@ -41,8 +53,8 @@ def tokens_right(case: Case, built: FormalTransformer) -> bool:
 
 def all_right(case: Case, built: FormalTransformer) -> bool:
     """As ``prove`` has it: the tokens, and what every position holds after each loop."""
-    drift = cot.drift(case.theta, built.model(), case.prompts, case.tokens)
-    return tokens_right(case, built) and bool((drift <= cot.TOLERANCE).all())
+    worst = drift(case.theta, built.model(), case.prompts, case.tokens)
+    return tokens_right(case, built) and bool((worst <= TOLERANCE).all())
 
 
 @settings(max_examples=40, deadline=None)
@@ -59,7 +71,7 @@ def all_right(case: Case, built: FormalTransformer) -> bool:
 def test_any_transformer_is_simulated(plan: str, V: int, n: int, m: int, widths: dict[str, int], seed: int) -> None:
     theta = random_transformer(range(LoopPlan.parse(plan).distinct_layers), seed, vocabulary=V, n_max=n + m, **widths)
     theta = replace(theta, plan=LoopPlan.parse(plan))
-    case = Case("any", theta, cot.all_prompts(V, n), m)
+    case = Case(theta, all_prompts(V, n), m)
     assume(case.gap > 1e-6)  # the theorem asks for a unique argmax
     for build, run in BUILT:
         built = build(theta, n, m, case.constants)
@@ -77,11 +89,11 @@ def test_any_transformer_is_simulated(plan: str, V: int, n: int, m: int, widths:
 
 @pytest.mark.parametrize("bits", range(1, 7))
 def test_every_sum_is_right(bits: int) -> None:
-    case = cot.addition_case(bits)
+    case = addition_case(bits)
     assert torch.equal(case.tokens[:, case.n :], examples.all_additions(bits)[1])
     assert case.gap == pytest.approx(1, abs=1e-12)
     looped = build_looped(case.theta, case.n, bits, case.constants).model()
-    for prompts, tokens in zip(case.prompts.split(cot.CHUNK), case.tokens.split(cot.CHUNK), strict=True):
+    for prompts, tokens in zip(case.prompts.split(CHUNK), case.tokens.split(CHUNK), strict=True):
         assert torch.equal(cot.run_looped(looped, prompts), tokens)
 
 
@@ -191,7 +203,7 @@ RECORDED = {"addition": Thresholds(0.967, 0.812, 1.24), "wordy": Thresholds(4.39
 @pytest.mark.parametrize("name", RECORDED)
 def test_thresholds(name: str, request: pytest.FixtureRequest) -> None:
     case: Case = request.getfixturevalue(name)
-    found = cot.thresholds(case)
+    found = thresholds(case)
     assert (found.beta, found.gate, found.gap) == pytest.approx(
         (RECORDED[name].beta, RECORDED[name].gate, RECORDED[name].gap), rel=0.02
     )
@@ -225,9 +237,9 @@ def test_without_a_counter_one_model_serves_every_length(n: int, more_loops: int
 def uncounted_for_seven(n: int, m: int) -> tuple[LoopedTransformer, Case]:
     """A model for up to 7 positions, and inputs of n tokens and m dummies."""
     theta = random_transformer((0, 1), seed=3, vocabulary=3, n_max=7)
-    gap = min(Case("all", theta, cot.all_prompts(3, k), 7 - k).gap for k in range(1, 7))
+    gap = min(Case(theta, all_prompts(3, k), 7 - k).gap for k in range(1, 7))
     assert gap > 1e-6
-    case = Case("some", theta, cot.all_prompts(3, n), m)
+    case = Case(theta, all_prompts(3, n), m)
     return build_uncounted(theta, 3, 4, Constants(gap=gap / 2)).model(), case
 
 
@@ -242,7 +254,7 @@ def test_sizes_that_cannot_be(n: int, m: int, addition: Case) -> None:
 
 
 def test_prove() -> None:
-    proof = cot.prove(bits=3, seed=5, show=True)
+    proof = prove(bits=3, seed=5, show=True)
     assert proof.exact
     inputs = {check.what: check.inputs for check in proof.checks}
     assert inputs["addition, 1 to 3 bits: looped"] == 4 + 16 + 64

@@ -70,7 +70,7 @@ def test_weights_read_back_are_the_same_function() -> None:
 
 
 def test_other_models_are_refused() -> None:
-    model = LoopedTransformer(ModelConfig("1x1", 8, 2, 8, vocab_size=4, max_len=4))
+    model = LoopedTransformer(ModelConfig(LoopPlan.parse("1x1"), 8, 2, 8, vocab_size=4, max_len=4))
     with pytest.raises(InputError, match="positions=rope: the theory's transformer has learned"):
         FormalTransformer.of(model)
 

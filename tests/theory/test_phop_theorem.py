@@ -28,13 +28,11 @@ from loopt.theory.phop import (
     build_phop,
     levels_told_apart,
     one_hot_sharpness,
-    smallest_constant,
     wrong_in_precision,
 )
 from loopt.theory.precision import forward
 from loopt.theory.simulation import Bounds, simulate, with_start
-
-torch.set_num_threads(1)
+from loopt.theory.thresholds import bisect
 
 SLACK = ("sharpness", "match", "gate", "nowhere")
 P, N = 14, 48  # p - 1 is 1101: far, far, near, far, and layers 2 and 3 both come to read a one
@@ -113,6 +111,20 @@ def test_every_constant_counts(field: str, factor: float) -> None:
     constants = replace(Constants(), **{field: factor * getattr(Constants(), field)})
     assert right(build_phop(P, N), EXAMPLES)
     assert not right(build_phop(P, N, constants=constants), EXAMPLES)
+
+
+def smallest_constant(field: str, p: int, tokens: Tensor, wanted: Tensor, dtype: torch.dtype = torch.float64) -> float:
+    """Returns the smallest value of one constant, the others as they are, with which all answers are right.
+
+    On 100 sequences of 256 letters, for p = 31 and 32: sharpness 7.8 in float64 and in float32, match 0.997, gate
+    0.998, nowhere 1.
+    """
+
+    def holds(value: float) -> bool:
+        built = build_phop(p, tokens.shape[1], constants=replace(Constants(), **{field: value}))
+        return torch.equal(answers(built.model().to(dtype), tokens), wanted)
+
+    return bisect(holds, 0.0, getattr(Constants(), field), steps=14)
 
 
 @pytest.mark.parametrize("field", SLACK)

@@ -114,7 +114,6 @@ def test_one_operation(drawn: tuple[int, list[float], list[float]]) -> None:
     assert F.multiply(x, y).tolist() == [reference.round(p * q) for p, q in pairs]
     assert F.divide(x, y).tolist() == [reference.round(p / q) if q else 0 for p, q in pairs]
     assert F.exp(x).tolist() == [reference.exp(p) for p, _ in pairs]
-    assert F.inner(x, y).item() == reference.inner([p for p, _ in pairs], [q for _, q in pairs])
     assert F.sum(x).item() == reference.sum([p for p, _ in pairs])
 
 

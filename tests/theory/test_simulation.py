@@ -34,8 +34,6 @@ from loopt.theory.simulation import (
 )
 from loopt.training import Session, train
 
-torch.set_num_threads(1)
-
 EXAMPLE = random_transformer(order=(0, 1, 2, 1, 1, 0, 2), seed=0)
 
 
@@ -204,9 +202,10 @@ def test_bounds_that_are_no_numbers_are_refused() -> None:
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoopedTransformer, TrainConfig]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoopedTransformer, PHop]:
+    task = PHop(p=(1,), n=8, alphabet=3, supervision="every")
     config = TrainConfig(
-        source=PHop(p=(1,), n=8, alphabet=3, supervision="every"),
+        source=task,
         model=ModelConfig(
             plan=LoopPlan.parse("2x2+1x1"),
             d_model=16,
@@ -227,13 +226,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoopedTransformer
     )
     directory: Path = tmp_path_factory.mktemp("runs") / "trained"
     train(config, directory, Session(device="cpu", progress=False))
-    return Run.load(directory).load_model("last"), config
+    return Run.load(directory).load_model("last"), task
 
 
-def test_a_trained_transformer_is_simulated(trained: tuple[LoopedTransformer, TrainConfig]) -> None:
-    model, config = trained
+def test_a_trained_transformer_is_simulated(trained: tuple[LoopedTransformer, PHop]) -> None:
+    model, task = trained
     formal = FormalTransformer.of(model)
-    inputs = config.source.sample(range(64), seed=1, split="test").tokens
+    inputs = task.sample(range(64), seed=1, split="test").tokens
     looped = simulate(formal, Bounds.measured(formal, inputs[:16]))
     assert (str(looped.plan), looped.d, looped.n_heads) == ("1x5", 16 + 3 + 2, 6)
     assert off_by(formal, looped, inputs) <= TOLERANCE

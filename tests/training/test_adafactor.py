@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from loopt.training.adafactor import Adafactor
 
 SHAPES = [(), (5,), (4, 6), (7, 1), (3, 4, 5)]
 STEPS = 60
-TIGHT = {"rtol": 1e-10, "atol": 1e-13}
+TIGHT: dict[str, Any] = {"rtol": 1e-10, "atol": 1e-13}
 ON_A_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
@@ -34,7 +35,7 @@ def train(params: list[nn.Parameter], optimizer: torch.optim.Optimizer, first: i
         optimizer.step()
 
 
-def assert_same(ours: list[nn.Parameter], theirs: list[nn.Parameter], **tolerance: float) -> None:
+def assert_same(ours: list[nn.Parameter], theirs: list[nn.Parameter], **tolerance: Any) -> None:
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, **tolerance)
 
@@ -216,7 +217,8 @@ def _sharded_training(rank: int, rendezvous: str) -> None:
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
 def test_agrees_with_itself_on_uneven_shards(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(_sharded_training, (str(tmp_path / "rendezvous"),), nprocs=2)
+    arguments = (str(tmp_path / "rendezvous"),)
+    torch.multiprocessing.spawn(_sharded_training, arguments, nprocs=2)  # type: ignore[attr-defined]
 
 
 def test_on_a_cpu_compiled_takes_no_kernel() -> None:

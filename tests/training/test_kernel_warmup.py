@@ -12,7 +12,7 @@ import torch
 from loopt import LoopPlan
 from loopt.kernels import fused_attention
 from loopt.model import fastest_attention
-from loopt.runs import AdafactorConfig, MuonConfig, OptimizerConfig
+from loopt.runs import AdafactorConfig, MuonConfig, OptimizerConfig, TrainConfig
 from loopt.training import kernel_warmup
 from loopt.training.kernel_warmup import warming_up_kernels
 from loopt.training.optim import build_optimizers
@@ -27,7 +27,12 @@ GPU = torch.device("cuda", 0)  # named only: what would use it is replaced
 
 def test_has_ended_where_it_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, done = threading.Event(), []
-    monkeypatch.setattr(kernel_warmup, "_compile", lambda config, device: (drawn.wait(), done.append((config, device))))
+
+    def wait(config: TrainConfig, device: torch.device) -> None:
+        drawn.wait()
+        done.append((config, device))
+
+    monkeypatch.setattr(kernel_warmup, "_compile", wait)
     before = threading.active_count()
     with warming_up_kernels(TINY, GPU):
         assert not done

@@ -31,7 +31,8 @@ PLACES = [
 def test_killed_at_every_file_operation(optimizer: str, tmp_path: Path) -> None:
     config = tiny(optimizer, steps=66, eval_every=3)
     unbroken, run = finished(config, tmp_path / "unbroken"), tmp_path / "killed"
-    places, leftovers = [], []
+    places: list[str] = []
+    leftovers: list[str] = []
     # Each process gets one operation further than the one before: first they die on their way to the checkpoint they
     # start from, many times in a row without a step of progress, then at each point of the next one.
     while (child := Child(config, run, strike=Strike(signal.SIGKILL, len(places) + 1)).wait()).exitcode:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -16,22 +15,34 @@ from loopt import LoopedTransformer, LoopPlan, ModelConfig
 from loopt.errors import ConfigError
 from loopt.runs import AdafactorConfig, TrainConfig
 from loopt.runs.optimizers import with_optimizer
-from loopt.tasks import IGNORE, Addition, Batch, PHop, Task
+from loopt.tasks import IGNORE, IGSM, Addition, Batch, PHop, Task
+from loopt.training import Session
 from loopt.training.learner import NonFiniteError
 from loopt.training.optim import build_optimizers, learning_rate
+from loopt.training.parallel import Ranks
 from loopt.training.task_learner import TaskLearner, backward, shares
 from loopt.training.trainer import build_model
 from loopt.training.update import update
-from tiny_runs import TINY, tiny, with_source
+from tiny_runs import TINY, task_of, tiny, with_source
 
 SUMS = replace(TINY, source=Addition(operands=(1, 2, 4), digits=2), batch_size=8, seed=3).resolved()
 CPU = torch.device("cpu")
 on_a_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
-def learner(config: TrainConfig, device: torch.device = CPU, **options: Any) -> TaskLearner:
+def learner(
+    config: TrainConfig,
+    device: torch.device = CPU,
+    steps_done: int = 0,
+    compiled: bool = False,
+    captured: bool = False,
+) -> TaskLearner:
     config = config.resolved()
-    return TaskLearner(config, build_model(config, device), **options)
+    session = Session(compile="on" if compiled else "off")
+    one = TaskLearner(config, build_model(config, device), steps_done, session, Ranks())
+    if not captured:
+        one.stream = None
+    return one
 
 
 def losses(one: TaskLearner, steps: int) -> list[float]:
@@ -66,7 +77,7 @@ def test_shares_are_equal_but_for_one(batch_size: int, parts: int) -> None:
 
 def test_the_gradient_of_a_mixture_is_that_of_the_padded_batch() -> None:
     """The mean over all supervised tokens, not the mean of the parts' means, which differ in length and number."""
-    task = SUMS.source
+    task = task_of(SUMS)
     batches = [part.sample(range(count), 3, "train") for part, count in zip(task.mixture, (3, 3, 2), strict=True)]
     whole = padded(task, batches)
     expected = build_model(SUMS, CPU)
@@ -89,7 +100,7 @@ def test_the_gradient_of_a_mixture_is_that_of_the_padded_batch() -> None:
 @pytest.mark.parametrize("weight", [0.0, 0.25, 1.0])
 def test_answers_get_their_share_of_the_loss(weight: float) -> None:
     config = replace(TINY, source=PHop(p=(1, 2), n=8, supervision="every", answer_weight=weight)).resolved()
-    batch = config.source.sample(range(config.batch_size), config.seed, "train")
+    batch = task_of(config).sample(range(config.batch_size), config.seed, "train")
     with torch.no_grad():
         logits = build_model(config, CPU)(batch.tokens).flatten(0, 1)
     everywhere, at_answers = (
@@ -109,11 +120,11 @@ def test_each_step_has_the_next_examples_of_every_part(batch_size: int, train_ex
     one = learner(config, steps_done=done)
     for step in range(done, done + 4):
         batches = []
-        for part, count in zip(config.source.mixture, shares(batch_size, 3), strict=True):
+        for part, count in zip(task_of(config).mixture, shares(batch_size, 3), strict=True):
             size = max(1, train_examples // 3) if train_examples else 10**9
             rows = [index % size for index in range(step * count, (step + 1) * count)]
             batches.append(part.sample(torch.tensor(rows, dtype=torch.int64), config.seed, "train"))
-        whole = padded(config.source, batches)
+        whole = padded(task_of(config), batches)
         with torch.no_grad():
             logits = one.model(whole.tokens)
         one.train_step()
@@ -207,3 +218,13 @@ def test_a_captured_graph_tells_the_first_failure(optimizer: str) -> None:
     with pytest.raises(NonFiniteError) as error:
         one.report()
     assert error.value.step == 7
+
+
+@pytest.mark.parametrize("task", [pytest.param(task, marks=on_a_gpu) for task in (IGSM(), PHop(p=(16,), n=256))])
+def test_training_on_a_gpu_repeats_to_the_bit(task: Task) -> None:
+    """With thousands of tokens, whose embedding's gradient would else add up in another order every time."""
+    config, device = replace(GPU_SIZED, source=task, batch_size=64, steps=40), torch.device("cuda")
+    one, other = (learner(config, device, compiled=True, captured=True) for _ in range(2))
+    assert losses(one, 20) == losses(other, 20)
+    for name, weight in one.model.state_dict().items():
+        assert torch.equal(weight, other.model.state_dict()[name]), name

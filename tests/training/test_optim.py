@@ -118,7 +118,8 @@ def test_muon_is_torchs_with_the_rate_as_a_tensor(shape: tuple[int, int], weight
     torch.manual_seed(0)
     start, gradients = torch.randn(shape), torch.randn(20, *shape)
     weights = []
-    for kind, rate in ((torch.optim.Muon, 0.0), (Muon, torch.tensor(0.0))):
+    kinds: list[tuple[Any, float | Tensor]] = [(torch.optim.Muon, 0.0), (Muon, torch.tensor(0.0))]
+    for kind, rate in kinds:
         parameter = torch.nn.Parameter(start.clone())
         optimizer = kind([parameter], lr=rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
         for step, gradient in enumerate(gradients):

@@ -159,12 +159,10 @@ def _train(job: Job, run: Path, rank: int) -> str:
 
 @contextmanager
 def computing_in_bfloat16(wanted: bool) -> Iterator[None]:
-    usual = precision.BFLOAT16_ON
-    precision.BFLOAT16_ON = (*usual, "cpu") if wanted else usual
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        if wanted:
+            patch.setattr(precision, "BFLOAT16_ON", (*precision.BFLOAT16_ON, "cpu"))
         yield
-    finally:
-        precision.BFLOAT16_ON = usual
 
 
 def said(runs: Path, name: str) -> list[str]:
@@ -237,7 +235,7 @@ def test_what_the_first_rank_refuses_all_do(runs: Path, tmp_path: Path) -> None:
 def _note_tokens(rank: int, folder: Path, config: TrainConfig) -> None:
     for way in get_args(Parallel):
         model = build_model(config, torch.device("cpu"))
-        learner = TextLearner(config, model, 0, False, Ranks(rank, SIZE, rank), way, None)
+        learner = TextLearner(config, model, 0, Session(parallel=way), Ranks(rank, SIZE, rank))
         seen = []
         for _ in range(3):
             learner.train_step()
@@ -297,11 +295,11 @@ def test_a_rank_is_killed_and_the_job_stopped(tmp_path: Path) -> None:
 
 def test_ranks_that_are_started_again_do_not_meet_the_dead() -> None:
     """Their store remembers the last time; who comes first this time is left to chance."""
-    store, seen = dist.HashStore(), []
+    store, seen = dist.HashStore(), []  # type: ignore[attr-defined]
     store.set_timeout(timedelta(seconds=5))
     for attempt, late in enumerate((0, 0, 1)):
 
-        def join(rank: int, late: int = late) -> dist.Store:
+        def join(rank: int, late: int = late) -> dist.Store:  # type: ignore[name-defined]
             time.sleep(0.2 * (rank == late))
             return fresh_store(store, Ranks(rank, 3))
 

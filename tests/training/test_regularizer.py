@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,18 +13,19 @@ from torch import Tensor
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
 from loopt.errors import ConfigError
-from loopt.model import Layer
-from loopt.runs.config import RegularizerConfig
+from loopt.model import FeedForwardKind
+from loopt.runs.config import RegularizerConfig, RegularizerKind
 from loopt.runs.optimizers import OPTIMIZERS
-from loopt.similarity import cosines, layer_groups
+from loopt.similarity import layer_groups
 from loopt.training.optim import build_optimizers, learning_rate, set_lr
 from loopt.training.regularizer import add_gradient, add_regularizer_gradient
+from tiny_runs import layers_of
 
 SMALL = ModelConfig(
     LoopPlan.parse("6x1"), d_model=8, n_heads=2, d_ff=12, vocab_size=11, max_len=7, feed_forward="swiglu"
 )
 STEPS = 200
-EXACT = {"rtol": 1e-9, "atol": 1e-12}
+EXACT: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-12}
 
 
 def build(config: ModelConfig = SMALL, dtype: torch.dtype = torch.float64) -> LoopedTransformer:
@@ -37,12 +39,21 @@ def build(config: ModelConfig = SMALL, dtype: torch.dtype = torch.float64) -> Lo
 
 
 def groups(model: LoopedTransformer) -> list[dict[str, Tensor]]:
-    return [layer_groups(layer) for layer in model.loop.layers if isinstance(layer, Layer)]
+    return [layer_groups(layer) for layer in layers_of(model)]
 
 
 def cross_entropy(model: LoopedTransformer) -> Tensor:
     tokens = torch.randint(11, (3, 7), generator=torch.Generator().manual_seed(1))
     return torch.nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.roll(1, 1).flatten())
+
+
+def cosines(layers: list[dict[str, Tensor]], k: int) -> dict[str, Tensor]:
+    """cos(W_i, W_{i+k}) for every i, by group and by autograd."""
+    pairs = list(zip(layers[:-k], layers[k:], strict=True))
+    cosine = torch.nn.functional.cosine_similarity
+    return {
+        name: torch.stack([cosine(a[name].flatten(), b[name].flatten(), 0) for a, b in pairs]) for name in layers[0]
+    }
 
 
 def penalty(layers: list[dict[str, Tensor]], config: RegularizerConfig) -> Tensor:
@@ -65,7 +76,9 @@ def gradients(model: LoopedTransformer) -> dict[str, Tensor]:
 @pytest.mark.parametrize("kind", ["cosine", "l2"])
 @pytest.mark.parametrize("feed_forward", ["gelu", "swiglu"])
 @pytest.mark.parametrize(("plan", "block"), [("6x1", 1), ("6x1", 2), ("6x1", 3), ("4x2", 2), ("2x(1,3,1)", 2)])
-def test_the_gradient_is_that_of_the_definition(plan: str, block: int, feed_forward: str, kind: str) -> None:
+def test_the_gradient_is_that_of_the_definition(
+    plan: str, block: int, feed_forward: FeedForwardKind, kind: RegularizerKind
+) -> None:
     shape = replace(SMALL, plan=LoopPlan.parse(plan), feed_forward=feed_forward)
     config = RegularizerConfig(block, weight=3.0, kind=kind)
     ours, autograd = build(shape), build(shape)
@@ -88,7 +101,7 @@ def test_the_gradient_is_that_of_the_definition(plan: str, block: int, feed_forw
     st.integers(0, 2**31),
 )
 def test_in_float32_it_is_that_of_float64_but_for_rounding(
-    shape: tuple[int, int], kind: str, exponents: list[int], seed: int
+    shape: tuple[int, int], kind: RegularizerKind, exponents: list[int], seed: int
 ) -> None:
     """Weights of very different sizes, layers of any number, for the layers of no model in particular."""
     generator = torch.Generator().manual_seed(seed)
@@ -134,7 +147,7 @@ def test_a_step_against_the_gradient_brings_blocks_together() -> None:
 
 @pytest.mark.parametrize("kind", ["cosine", "l2"])
 @pytest.mark.parametrize("optimizer", ["adafactor", "adamw"])
-def test_a_large_weight_makes_the_blocks_one(kind: str, optimizer: str) -> None:
+def test_a_large_weight_makes_the_blocks_one(kind: RegularizerKind, optimizer: str) -> None:
     torch.manual_seed(0)
     model = LoopedTransformer(SMALL)
     config = RegularizerConfig(2, 1000.0, kind)
@@ -215,6 +228,7 @@ def _sharded(rank: int, rendezvous: str) -> None:
     from torch.distributed import barrier, init_process_group
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor
 
     torch.set_num_threads(1)
     init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
@@ -230,8 +244,8 @@ def _sharded(rank: int, rendezvous: str) -> None:
     for name, cosine in figures[0].items():
         torch.testing.assert_close(figures[1][name], cosine, **EXACT)
     for (name, one), other in zip(sharded.named_parameters(), whole.parameters(), strict=True):
-        assert one.grad is not None
-        grad = one.grad.full_tensor() if name.startswith("loop.") else one.grad
+        assert isinstance(one.grad, DTensor if name.startswith("loop.") else Tensor)
+        grad = one.grad.full_tensor() if isinstance(one.grad, DTensor) else one.grad
         torch.testing.assert_close(grad, other.grad, **EXACT)
     barrier()
     os._exit(0)  # all is checked; gloo's threads now and then abort a process that is torn down in the usual way
@@ -239,13 +253,13 @@ def _sharded(rank: int, rendezvous: str) -> None:
 
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
 def test_a_sharded_model_gets_the_same_gradient(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(_sharded, (str(tmp_path / "rendezvous"),), nprocs=2)
+    torch.multiprocessing.spawn(_sharded, (str(tmp_path / "rendezvous"),), nprocs=2)  # type: ignore[attr-defined]
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("kind", ["cosine", "l2"])
-def test_compiled_and_captured_it_adds_the_same(kind: str) -> None:
+def test_compiled_and_captured_it_adds_the_same(kind: RegularizerKind) -> None:
     config = RegularizerConfig(2, 3.0, kind)
     plain, compiled = build(dtype=torch.float32).cuda(), build(dtype=torch.float32).cuda()
     for model in (plain, compiled):

@@ -40,6 +40,7 @@ from tiny_runs import (
     result,
     snapshot,
     stopped,
+    task_of,
     tensors,
     tiny,
     with_source,
@@ -171,15 +172,16 @@ def test_training_is_the_plain_loop(train_examples: int | None, tmp_path: Path) 
     train(config, tmp_path, CPU)
     torch.manual_seed(config.seed)
     model = LoopedTransformer(config.resolved().model)
+    assert isinstance(config.optim, AdamWConfig)
     adamw = torch.optim.AdamW(model.parameters(), betas=config.optim.betas, weight_decay=0.0)
     expected = []
     for step in range(config.steps):
         rows = [index % (train_examples or 10**9) for index in range(4 * step, 4 * step + 4)]
-        batch = config.source.sample(torch.tensor(rows), config.seed, "train")
+        batch = task_of(config).sample(torch.tensor(rows), config.seed, "train")
         loss = torch.nn.functional.cross_entropy(model(batch.tokens)[:, -1], batch.targets[:, -1])
         adamw.zero_grad()
         loss.backward()
-        norm = torch.cat([weight.grad.flatten() for weight in model.parameters()]).norm()
+        norm = torch.cat([w.grad.flatten() for w in model.parameters() if w.grad is not None]).norm()
         for weight in model.parameters():
             weight.grad *= min(1.0, config.optim.clip_norm / norm)
         lr = learning_rate(step, config.steps, config.optim.lr, config.optim.warmup_steps)
@@ -252,6 +254,7 @@ def test_an_update_that_breaks_the_weights_is_not_kept(
     lr = 3e38 if optimizer == "adafactor" else 1e37
     config = replace(config, optim=replace(config.optim, lr=lr, warmup_steps=0))
     if optimizer == "adafactor":
+        assert isinstance(config.optim, AdafactorConfig)
         config = replace(config, optim=replace(config.optim, scale_parameter=False))
     with pytest.raises(DivergedError) as error:
         train(config, tmp_path, replace(CPU, time_limit=0))
@@ -268,7 +271,7 @@ def test_an_update_that_is_refused_changes_nothing() -> None:
         with torch.no_grad():
             model.token_embedding.weight.mul_(1e18)  # its square, an attention score, becomes too large for float32
         before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        batch = config.source.sample(range(4), 0, "train")
+        batch = task_of(config).sample(range(4), 0, "train")
         loss = backward(model, [batch])
         _, finite = update(model.parameters(), optimizers, loss, torch.tensor(1.0), clip_norm=1.0)
         assert not finite

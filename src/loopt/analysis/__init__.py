@@ -1,4 +1,4 @@
-"""Making sense of what was measured."""
+"""The gap that looping covers, and what a model would answer after each loop."""
 
 from loopt.analysis.gap import percent_gap
 from loopt.analysis.thoughts import LoopAnswer, answers_by_loop

@@ -6,8 +6,8 @@ import math
 
 
 def percent_gap(looped: float, iso_param: float, iso_flop: float) -> float:
-    """0 where looping adds nothing to the (k⊗1) baseline, 100 where it matches the (kL⊗1) one; it may lie outside.
-    Not a number where the baselines are equal, since there is then no gap to cover.
+    """Returns 0 where looping adds nothing to the (k⊗1) baseline and 100 where it matches the (kL⊗1) one; it may lie
+    outside. NaN where the baselines are equal: there is no gap to cover.
 
     >>> round(percent_gap(looped=34.3, iso_param=26.8, iso_flop=29.3))
     300

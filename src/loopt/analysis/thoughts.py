@@ -12,22 +12,22 @@ from loopt.scoring import read_out
 
 @dataclass(frozen=True)
 class LoopAnswer:
-    """What the model would say at every position if its loopable block ran ``loops`` times."""
+    """The model's answers at every position, were it to stop after ``loops`` loops of its loopable block."""
 
     loops: int
     choices: list[list[int]]
-    """The likeliest tokens at each position, the first choice first."""
+    """The likeliest tokens at each position, likeliest first."""
     probabilities: list[list[float]]
-    """Of these tokens."""
+    """Probabilities of these tokens."""
     entropy: list[float]
-    """Of the whole distribution at each position, in nats."""
+    """Entropy of the whole distribution at each position, in nats."""
 
 
 @torch.no_grad()
 def answers_by_loop(
     model: LoopedTransformer, tokens: list[int], loops: int | None = None, top: int = 1
 ) -> list[LoopAnswer]:
-    """Returns, for one example, what is read out after every loop of the loopable block."""
+    """Returns the model's answers to one example after every loop of its loopable block."""
     device = model.token_embedding.weight.device
     answers = []
     for thought in model.thoughts(torch.tensor([tokens], device=device), loops):

@@ -18,7 +18,7 @@ from loopt.source import SPLITS
 from loopt.text.corpus import Corpus
 from loopt.text.index import Index
 from loopt.text.prepare import Settings, available_cores, prepare
-from loopt.text.progress import PreparingLine
+from loopt.text.progress import progress_bar
 from loopt.text.tokenizer import train_tokenizer
 
 USAGE = """\
@@ -46,7 +46,7 @@ class PrepareOptions:
     out: Path
     """Directory of the shards, their index and the tokenizer."""
     workers: int = field(default_factory=available_cores)
-    """Processes that encode; the tokens do not depend on how many."""
+    """Processes that encode text; any number gives the same tokens."""
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class TokenizerOptions:
     source: tuple[str, ...]
     """Files, folders or globs of .txt, .jsonl or .parquet, or hf:NAME[:CONFIG[:SPLIT]]."""
     vocab_size: int
-    """How many different tokens."""
+    """Size of the vocabulary."""
     out: Path
     """The file to write."""
     text_field: str = "text"
-    """Where the text is in a line of JSON or a row."""
+    """The field of a line of JSON, or the column of a row, that has the text."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,6 @@ class ShowOptions:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the command."""
     action = choose(arguments, USAGE, "data command", ["prepare", "tokenizer", "show"])
     match action:
         case ("prepare", options):
@@ -93,8 +92,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _prepare(options: PrepareOptions) -> None:
-    with PreparingLine() as line:
-        index = prepare(options.settings, options.out, options.workers, line)
+    with progress_bar() as report:
+        index = prepare(options.settings, options.out, options.workers, report)
     figures = ", ".join(f"{index.tokens(s):,} {s} tokens in {index.documents(s):,} documents" for s in SPLITS)
     print(f"{options.out}: {figures}; fingerprint {index.fingerprint[:16]}")
 

@@ -22,8 +22,7 @@ from loopt.scoring import exact_match, perplexity, text_loss
 from loopt.tasks import Task, registry
 from loopt.text.source import Text
 
-Plans = dict[int | None, LoopPlan]
-"""By the number of loops that the model is told to run; none for the plan it was trained with."""
+Plans = dict[int | None, LoopPlan]  # by number of loops; None is for the plan of training
 Rows = Iterator[tuple[LoopPlan, list[str]]]
 
 
@@ -33,29 +32,28 @@ class Options:
 
     loopt eval runs/phop-cpu --loops 1 2 3 4 8
 
-    Of a language model this is the perplexity on the text that was held out.
+    For a language model this is the perplexity on held-out text.
     """
 
     run: tyro.conf.Positional[Path]
     """Directory of the run."""
     loops: tuple[int, ...] = ()
-    """How often to run the loopable block, a row for each; the plan's own number unless given."""
+    """Numbers of loops to run, a row for each; the plan's own unless given."""
     checkpoint: str = "best"
     """best, last, or a step."""
     by_difficulty: bool = False
-    """A row for each difficulty of the task, instead of one for all: of i-GSM, how many statements are needed."""
+    """A row for each difficulty of the task: in i-GSM, how many statements an answer needs."""
     split: Literal["validation", "test"] = "test"
-    """test, or the examples that chose the checkpoint."""
+    """test, or validation, which chose the best checkpoint."""
     examples: int = 8192
-    """How many examples, or sequences of text; of text at most all that was held out."""
+    """Number of examples, or of sequences of text: at most all that were held out."""
     data: str | None = None
-    """Where the text lies now, if not where the run found it."""
+    """Where the text is now, if it has moved since training."""
     device: DeviceName = "auto"
     """Where to run the model."""
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the command."""
     options = parse_options(Options, arguments, "loopt eval")
     if options.examples < 1:
         raise InputError(f"examples={options.examples}: allowed is 1 or more")
@@ -76,16 +74,16 @@ def main(arguments: list[str]) -> int:
     for column in table.columns:
         column.justify = "right"
     console = Console()
-    with Live(table, console=console):  # what is measured is seen at once, as far as the screen holds it
+    with Live(table, console=console):  # shows each row as soon as it is measured
         for plan, cells in rows:
             table.add_row(f"{plan} (trained)" if plan == trained else str(plan), *cells)
     if not console.is_terminal:
-        console.line()  # the last line is left open otherwise
+        console.line()  # Live ends without a newline there
     return 0
 
 
 def _measurement(run: Run, model: LoopedTransformer, options: Options, plans: Plans) -> tuple[tuple[str, ...], Rows]:
-    """Returns the columns of the table, and its rows as they are measured."""
+    """Returns the columns of the table, and its rows, which are measured one by one."""
     match run.config.source:
         case Task() as task:
             return ("plan", "test", "examples", "accuracy", "loss"), _on_task(task, model, options, plans)

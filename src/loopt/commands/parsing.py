@@ -1,4 +1,4 @@
-"""What the commands share: options from dataclasses, and a first word that chooses."""
+"""Command-line parsing: options from dataclasses, and the choice of a subcommand."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ _flattening: list[type] = []
 
 @registry.struct_rule
 def _source_without_prefix(info: StructTypeInfo) -> StructConstructorSpec | None:
-    """Gives the settings of a config's source no prefix: --data and --p rather than --source.data and --source.p."""
+    """Drops the prefix of a source's settings: --data and --p rather than --source.data and --source.p."""
     if getattr(info.type, "__name__", "") != "TrainConfig" or _flattening:
         return None
-    _flattening.append(info.type)  # so that tyro's own rule makes the fields
+    _flattening.append(info.type)  # so that this rule passes, and tyro's own makes the fields
     try:
         spec = ConstructorRegistry.get_struct_spec(info)
     finally:
@@ -61,13 +61,13 @@ def _source_without_prefix(info: StructTypeInfo) -> StructConstructorSpec | None
 
 
 def parse_options(kind: type[Options], arguments: list[str], prog: str, **options: Any) -> Options:
-    """Returns a dataclass filled from the command line; its docstrings are the help."""
+    """Returns a dataclass filled from the command line; its docstrings are the --help."""
     config = (tyro.conf.AvoidSubcommands,)
     return tyro.cli(kind, args=arguments, prog=prog, registry=registry, config=config, **options)
 
 
 def checkpoint_named(name: str) -> Literal["best", "last"] | int:
-    """Returns which checkpoint is meant: best, last, or a step."""
+    """Returns the checkpoint that a name means: best, last, or a step."""
     if name.isdecimal():
         return int(name)
     match name:
@@ -77,7 +77,7 @@ def checkpoint_named(name: str) -> Literal["best", "last"] | int:
 
 
 def choose(arguments: list[str], usage: str, what: str, allowed: Sequence[str]) -> tuple[str, list[str]] | None:
-    """Returns the first word, which must be one of ``allowed``, and the rest; None after printing the usage."""
+    """Returns the subcommand, one of ``allowed``, and its arguments; prints the usage and returns None for --help."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage, end="")
         return None
@@ -87,5 +87,4 @@ def choose(arguments: list[str], usage: str, what: str, allowed: Sequence[str]) 
 
 
 def first_line(documented: object) -> str:
-    """Returns the first line of a docstring."""
     return (documented.__doc__ or "").strip().splitlines()[0]

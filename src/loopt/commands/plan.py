@@ -16,7 +16,7 @@ from loopt.report.drawing import draw_plan
 
 @dataclass(frozen=True)
 class Options:
-    """Draw a plan, and count the model's parameters and FLOPs beside its baselines'. For example the paper's 24-layer
+    """Draw a plan, with the parameters and FLOPs of the model and its baselines. For example the paper's 24-layer
     language model with middle looping:
 
     loopt plan "4x(1,4,1)" --d-model 2048 --n-heads 32 --d-ff 5120 --vocab-size 50304 --max-len 1280

@@ -11,14 +11,14 @@ import torch
 from rich.console import Console
 
 from loopt.commands.parsing import choose, parse_options
-from loopt.errors import InputError
+from loopt.errors import InputError, require
 from loopt.files import explain_os_errors
 from loopt.report.curves import require_matplotlib
 from loopt.report.proofs import comparison_table, draw_trace, proof_report, summary, trace_text
 from loopt.runs import Run
 from loopt.tasks import groups
 from loopt.tasks.phop import PHop
-from loopt.theory import chain_of_thought, group_composition, phop, simulation
+from loopt.theory import chain_of_thought_proof, group_composition, phop, simulation
 from loopt.theory.learned import compare
 from loopt.theory.proof import Proof
 from loopt.theory.saved import save
@@ -30,16 +30,16 @@ usage: loopt prove group-composition [--group S5] [--n 64] [options]
        loopt prove cot [--bits 6] [options]
        loopt prove all [options]
 
-Build the weights that a theorem of the paper says there are, run them in the model that trains, and compare what comes
-out with the algorithm: sizes claimed and actual, inputs tried, exact or not. Not exact is exit code 1.
+Build the weights that a theorem of the paper promises, run them in the model that trains, and compare the results with
+the algorithm: claimed and actual sizes, inputs tried, exact or not. The exit code is 1 if anything is not exact.
 
   group-composition  Theorem 5.1: one layer looped log n times composes n elements of any finite group
-  simulation         Theorem 5.2: one layer looped L times computes what L layers do, of which few are distinct
+  simulation         Theorem 5.2: one layer looped L times computes what L layers do, few of them distinct
   phop               Corollary 5.3: one layer looped log p times solves p-hop induction
-  cot                Theorem 5.4: a looped transformer generates what another does by chain of thought
+  cot                Theorem 5.4: a looped transformer generates what another one does by chain of thought
   all                each of them in turn
 
---show prints what every position holds after each loop, and draws it; --save DIR keeps the weights. For example:
+--show prints what every position holds after each loop, and draws it; --save DIR saves the weights. For example:
 
   loopt prove group-composition --group S3 --n 8 --show
   loopt prove all --save weights
@@ -48,22 +48,21 @@ out with the algorithm: sizes claimed and actual, inputs tried, exact or not. No
 
 def _require_positive(**values: int) -> None:
     for name, value in values.items():
-        if value < 1:
-            raise InputError(f"{name}={value}: allowed is 1 or more")
+        require(value >= 1, name, value, "1 or more", InputError)
 
 
 @dataclass(frozen=True)
 class Options:
     seed: int = 0
-    """Of the inputs, and of random transformers."""
+    """Seed of the inputs and of random transformers."""
     show: bool = False
-    """Print what every position holds after each loop, and draw it: PNG files in the directory of --save, else here."""
+    """Print what every position holds after each loop, and draw it: PNG files in the directory of --save, or here."""
     save: Path | None = None
-    """Directory for the weights, one below it for each model: config.json and weights.safetensors, which
+    """Directory for the weights, with a subdirectory for each model: config.json and weights.safetensors, which
     loopt.theory.saved.load reads."""
 
     def check(self) -> None:
-        """Refuse what cannot be; not while parsing, where an error would be shown as one of the parser's."""
+        """Raises an InputError where a value is not allowed; while parsing, it would be shown as the parser's own."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +75,9 @@ class GroupOptions(Options):
     group: str = "S5"
     """Z7, S5, A5, D4, products such as S3xZ2, or a file with a table such as table.json."""
     n: int = 64
-    """How many elements."""
+    """How many elements a word has."""
     inputs: int = 64
-    """How many random sequences to try."""
+    """How many random words to try."""
 
     def check(self) -> None:
         _require_positive(n=self.n, inputs=self.inputs)
@@ -87,7 +86,7 @@ class GroupOptions(Options):
 
 @dataclass(frozen=True)
 class SimulationOptions(Options):
-    """Theorem 5.2: loop one layer in place of many of which few are distinct. For example:
+    """Theorem 5.2: loop one layer in place of many layers, few of them distinct. For example:
 
     loopt prove simulation --seed 1
     """
@@ -102,14 +101,14 @@ class PHopOptions(Options):
     """
 
     p: int = 16
-    """Hops."""
+    """How many hops."""
     n: int = 256
-    """Letters of a sequence."""
+    """How many letters a sequence has."""
     inputs: int = 400
     """How many random sequences to try."""
     compare: Path | None = None
-    """Directory of a trained p-hop run. Instead of the proof: how often each loop of the built model, and of the
-    trained one, answers for 1, 2, 4, … hops; with the p and n of the run."""
+    """Directory of a trained p-hop run, to compare with the built model instead of running the proof: how often the
+    answer after each loop is right for 1, 2, 4, … hops, with the p and n of the run."""
 
     def check(self) -> None:
         _require_positive(p=self.p, n=self.n, inputs=self.inputs)
@@ -117,13 +116,13 @@ class PHopOptions(Options):
 
 @dataclass(frozen=True)
 class ChainOfThoughtOptions(Options):
-    """Theorem 5.4: loop a transformer and have it generate what it would by chain of thought. For example:
+    """Theorem 5.4: loop a transformer to generate what another one does by chain of thought. For example:
 
     loopt prove cot --bits 4 --show
     """
 
     bits: int = 6
-    """Numbers of up to so many bits are added by chain of thought, all pairs of them."""
+    """All pairs of numbers of up to this many bits are added by chain of thought."""
 
     def check(self) -> None:
         _require_positive(bits=self.bits)
@@ -131,7 +130,7 @@ class ChainOfThoughtOptions(Options):
 
 @dataclass(frozen=True)
 class AllOptions(Options):
-    """Every theorem, with the settings that its own command has unless told otherwise. For example:
+    """Every theorem, with the default settings of its own command. For example:
 
     loopt prove all --save weights
     """
@@ -153,7 +152,7 @@ def main(arguments: list[str]) -> int:
     options = parse_options(THEOREMS.get(name, AllOptions), rest, f"loopt prove {name}")
     options.check()
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # products this small take longer on several, and much longer where cores are shared
+    torch.set_num_threads(1)  # such small products take longer on several threads
     try:
         return _run(name, options)
     finally:
@@ -178,7 +177,7 @@ def _run(name: str, options: Options) -> int:
 
 
 def _prepare(options: Options) -> None:
-    """Find out before the work what would fail after it."""
+    """Raises an InputError before the work where saving or drawing would fail after it."""
     if options.show:
         require_matplotlib()
     if options.save is not None:
@@ -199,7 +198,7 @@ def _prove(options: Options) -> Proof:
         case SimulationOptions():
             return simulation.prove(seed=seed, show=show)
         case ChainOfThoughtOptions(bits=bits):
-            return chain_of_thought.prove(bits, seed=seed, show=show)
+            return chain_of_thought_proof.prove(bits, seed=seed, show=show)
     raise TypeError(options)
 
 

@@ -23,7 +23,7 @@ from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.reproduce.experiment import Experiment, Job, Scale, jobs_of
 from loopt.reproduce.quick import QuickResult, claim, quick
 from loopt.reproduce.ray_launcher import run_on_ray
-from loopt.reproduce.sweep import Folders, run_locally, state_of
+from loopt.reproduce.sweep import Folders, run_locally, status_of
 from loopt.reproduce.table import build_sheet, by_difficulty, by_loops
 from loopt.training import Session, presets
 
@@ -53,14 +53,13 @@ For example:
   loopt reproduce phop --scale short --time-limit 1500
 """
 
-PROJECT_RESULTS = Path("results")
-"""Where a clone has the result files that the project's documents go by."""
+PROJECT_RESULTS = Path("results")  # in a clone: the results behind the project's documents
 
 
 @dataclass(frozen=True)
 class QuickOptions:
-    """On p-hop, train one layer, the same layer looped 4 times, and 4 layers; print the table and write a page with the
-    curves and one instance solved loop by loop. Run again, it resumes where it was. For example:
+    """On p-hop, train one layer, one layer looped 4 times, and 4 layers; print the table and write a page with the
+    curves and one example solved loop by loop. The same command resumes where it was stopped. For example:
 
     loopt reproduce quick --out runs/quick --seed 1
     """
@@ -68,7 +67,7 @@ class QuickOptions:
     out: Path = Path("runs/quick")
     """Where the runs and the page go."""
     seed: int = 0
-    """Of the starting weights and of the training examples."""
+    """Seed of the starting weights and of the training examples."""
     session: Annotated[Session, tyro.conf.arg(name="")] = field(default_factory=Session)
 
 
@@ -83,22 +82,20 @@ class ExperimentOptions:
     seeds: int | None = None
     """How many seeds of every row; the paper's number at scale paper, else one."""
     together: int = 1
-    """With the local launcher, how many runs to train at a time. Small models leave a GPU half idle: several then take
-    clearly less than one after the other."""
+    """With the local launcher, how many runs to train at a time: small models leave a GPU half idle."""
     launcher: Literal["local", "ray"] = "local"
-    """local: in this process; ray: side by side, on the Ray cluster that RAY_ADDRESS names or that runs here,
-    else on one that is started here and ends with the command. Every node needs loopt, and must see the directories of
-    runs and results under the same path. A run whose worker dies resumes from its last checkpoint in another."""
+    """local: in this process; ray: side by side, on the Ray cluster of RAY_ADDRESS or on this machine, else on one that
+    ends with the command. Every node needs loopt, and must see the directories of runs and results under the same path.
+    A run whose worker dies resumes in another from its last checkpoint."""
     gpus_per_run: float = 1.0
-    """With ray, the share of a GPU that a run takes, where the cluster has any; 0 trains on the CPU. On the CPU a run
-    takes one core."""
+    """With ray, the share of a GPU that a run takes, or 0; without a GPU it takes one CPU core."""
     folders: Annotated[Folders, tyro.conf.arg(name="")] = field(default_factory=Folders)
     session: Annotated[Session, tyro.conf.arg(name="")] = field(default_factory=Session)
 
 
 @dataclass(frozen=True)
 class StatusOptions:
-    """What is finished and what is missing, of runs here and of the project's own. For example:
+    """Print which runs are finished or missing, here and in the project's own results. For example:
 
     loopt reproduce status --scale short
     """
@@ -110,7 +107,7 @@ class StatusOptions:
 
 @dataclass(frozen=True)
 class TableOptions:
-    """A table from the result files alone: of those measured here, and of the project's own. For example:
+    """Print a table from the result files, those of runs here and the project's own. For example:
 
     loopt reproduce table phop --scale short --format markdown
     loopt reproduce table phop --scale short --results results
@@ -129,7 +126,6 @@ class TableOptions:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the command."""
     chosen = choose(arguments, USAGE, "experiment", ["quick", *EXPERIMENTS, "status", "table"])
     if chosen is None:
         return 0
@@ -143,8 +139,8 @@ def main(arguments: list[str]) -> int:
     name, rest = chosen
     prog = f"loopt reproduce {name}"
     description = (
-        f"{EXPERIMENTS[name].title}: train every row that is not finished yet, and show the table. Run again, it "
-        f"resumes where it was. For example:\n\n{prog} --scale short --rows 1x6 6x1 --time-limit 1500"
+        f"{EXPERIMENTS[name].title}: train every row that is not finished yet, and show the table. The same command "
+        f"resumes where it was stopped. For example:\n\n{prog} --scale short --rows 1x6 6x1 --time-limit 1500"
     )
     return _experiment(EXPERIMENTS[name], parse_options(ExperimentOptions, rest, prog, description=description))
 
@@ -185,7 +181,7 @@ def _selected(experiment: Experiment, options: ExperimentOptions) -> list[Job]:
 
 
 def _with_rows(experiment: Experiment, plans: Sequence[LoopPlan]) -> Experiment:
-    """Returns the experiment with these rows alone; with all of them where none is named."""
+    """Returns the experiment with these rows only, or with all where none is given."""
     known = [row.plan for row in experiment.rows]
     for plan in plans:
         if plan not in known:
@@ -194,7 +190,7 @@ def _with_rows(experiment: Experiment, plans: Sequence[LoopPlan]) -> Experiment:
 
 
 def _show(experiment: Experiment, scale: Scale, folders: Folders) -> None:
-    """Prints the table, and writes it beside the results in the other forms."""
+    """Prints the table, and writes it and the figures beside the results."""
     sheet = build_sheet(experiment, scale, folders.results)
     Console().print(sheets.terminal(sheet))
     folder = folders.results / experiment.name / scale
@@ -220,7 +216,7 @@ def _status(options: StatusOptions) -> int:
     project = replace(options.folders, results=PROJECT_RESULTS, runs=PROJECT_RESULTS)
     for experiment in EXPERIMENTS.values():
         for job in jobs_of(experiment, options.scale, experiment.seeds_at(options.scale)):
-            here, theirs = state_of(job, options.folders), state_of(job, project)
+            here, theirs = status_of(job, options.folders), status_of(job, project)
             style = "green" if here.startswith("finished") else "dim" if here == "missing" else "yellow"
             table.add_row(experiment.name, job.name, here, theirs, style=style)
     Console().print(table)
@@ -235,11 +231,8 @@ def _table(options: TableOptions) -> int:
     for folder in measured or options.results[:1]:
         sheet = build_sheet(experiment, options.scale, folder)
         sheet = replace(sheet, title=f"{sheet.title}, from {folder}")
-        match options.format:
-            case "terminal":
-                Console().print(sheets.terminal(sheet))
-            case "markdown":
-                print(sheets.markdown(sheet))
-            case "latex":
-                print(sheets.latex(sheet))
+        if options.format == "terminal":
+            Console().print(sheets.terminal(sheet))
+        else:
+            print(sheets.markdown(sheet) if options.format == "markdown" else sheets.latex(sheet))
     return 0

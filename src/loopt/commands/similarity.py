@@ -24,9 +24,8 @@ from loopt.similarity import cosine_matrix, layer_groups
 
 @dataclass(frozen=True)
 class Options:
-    """How alike a run's layers are: the cosine of every layer's weights with every other's, by parameter group. It
-    writes similarity.json, and similarity.png, a heatmap for each group, and prints the mean cosine of layers that are
-    so many apart. For example:
+    """Compare a run's layers by the cosine similarity of their weights: print the mean over layers that are k apart,
+    and write similarity.json and similarity.png, a heatmap for each parameter group. For example:
 
     loopt similarity runs/lm-cpu --apart 1 2
     """
@@ -38,11 +37,10 @@ class Options:
     checkpoint: Literal["best", "last"] | int = "best"
     """best, last, or a step."""
     out: Path | None = None
-    """Where the two files go; the run's directory unless given."""
+    """Directory of the two files; the run's unless given."""
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the command."""
     options = parse_options(Options, arguments, "loopt similarity")
     model = Run.load(options.run).load_model(options.checkpoint)
     layers = [layer_groups(layer) for layer in model.loop.layers if isinstance(layer, Layer)]
@@ -70,7 +68,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _drawn(matrices: Mapping[str, Tensor], path: Path) -> str:
-    """Draws the heatmaps where that can be done, and says where they are: the numbers are of use without them."""
+    """Draws the heatmaps and says where they are, or why not: without matplotlib there are still the numbers."""
     try:
         draw_heatmaps(matrices, path)
     except MissingPackageError as error:

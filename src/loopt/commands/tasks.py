@@ -30,32 +30,27 @@ usage: loopt tasks list
 
 @dataclass(frozen=True)
 class ShowOptions:
-    """Which instance to print."""
-
     task: Annotated[tasks.Task, tyro.conf.arg(name="")]
     index: int = 0
     """Which example of the split."""
     seed: int = 0
-    """Of the examples."""
+    """Seed of the examples."""
     split: Split = "test"
     """train, validation or test."""
 
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """What to look at."""
-
     task: Annotated[tasks.Task, tyro.conf.arg(name="")]
     examples: int = 100_000
-    """How many train examples to look at, and how many of each test."""
+    """Number of train examples, and as many of each test."""
     seed: int = 0
-    """Of the examples."""
+    """Seed of the examples."""
     markdown: bool = False
     """Print the table as Markdown."""
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the command."""
     action = choose(arguments, USAGE, "tasks command", ["list", "show", "audit"])
     if action and action[1][:1] in (["-h"], ["--help"]):
         print(USAGE, end="")

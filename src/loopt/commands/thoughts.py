@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text as Words
+from rich.text import Text
 
-from loopt.analysis import LoopAnswer, answers_by_loop
+from loopt.analysis import answers_by_loop
 from loopt.commands.parsing import checkpoint_named, parse_options
 from loopt.devices import DeviceName, pick_device
 from loopt.errors import InputError
@@ -22,8 +23,8 @@ from loopt.text.tokenizer import TokenizerFile
 
 @dataclass(frozen=True)
 class Options:
-    """What a trained model would answer after each loop of its loopable block: the likeliest tokens, their probability,
-    and the entropy. For example:
+    """Print what a trained model would answer after each loop of its loopable block: the likeliest tokens, their
+    probability, and the entropy. For example:
 
     loopt thoughts runs/phop-cpu --input "abcabdabc" --loops 8
     loopt thoughts runs/lm-cpu --input "She was a very" --top 5
@@ -47,71 +48,24 @@ class Options:
     """Where to run the model."""
 
 
-@dataclass(frozen=True)
-class Prompt:
-    """What the model reads, and how its tokens are written."""
-
-    tokens: list[int]
-    words: list[str]
-    """Of each token."""
-    vocabulary: Vocabulary
-    right: list[str]
-    """The right answer at each position, empty where nothing is asked."""
-
-
-class Vocabulary:
-    """Writes token ids as words."""
-
-    def __init__(self, tokenizer: TokenizerFile | None, words: tuple[str, ...] = ()) -> None:
-        self._tokenizer, self._words = tokenizer, words
-
-    def word(self, token: int) -> str:
-        """Returns the text of one token."""
-        if self._tokenizer is not None:
-            text: str = self._tokenizer.tokenizer.decode([token], skip_special_tokens=False)
-            return text
-        return self._words[token] if token < len(self._words) else f"<{token}>"
-
-
 def main(arguments: list[str]) -> int:
-    """Runs the command."""
     options = parse_options(Options, arguments, "loopt thoughts")
     if options.top < 1:
         raise InputError(f"top={options.top}: allowed is 1 or more")
     run = Run.load(options.run)
-    prompt = _prompt(run, options)
+    tokens, right_answers, decode = _prompt(run, options)
     longest = run.config.model.max_len
-    if not 1 <= len(prompt.tokens) <= longest:
-        raise InputError(f"input of {len(prompt.tokens)} tokens: allowed are 1 to {longest}, the model's max_len")
-    if not -len(prompt.tokens) <= options.position < len(prompt.tokens):
-        raise InputError(f"position={options.position}: allowed is 0 to {len(prompt.tokens) - 1}, or -1 for the last")
+    if not 1 <= len(tokens) <= longest:
+        raise InputError(f"input of {len(tokens)} tokens: allowed are 1 to {longest}, the model's max_len")
+    if not -len(tokens) <= options.position < len(tokens):
+        raise InputError(f"position={options.position}: allowed is 0 to {len(tokens) - 1}, or -1 for the last")
     model = run.load_model(checkpoint_named(options.checkpoint)).to(pick_device(options.device))
-    answers = answers_by_loop(model, prompt.tokens, options.loops, options.top)
-    _print(prompt, answers, options.position % len(prompt.tokens))
-    return 0
+    answers = answers_by_loop(model, tokens, options.loops, options.top)
 
-
-def _prompt(run: Run, options: Options) -> Prompt:
-    task = run.config.source
-    if isinstance(task, Task):
-        if options.input is not None:
-            tokens = task.encode(options.input)
-        else:
-            tokens = task.sample(range(options.index, options.index + 1), 0, "test").tokens[0].tolist()
-        words = task.vocabulary
-        right = ["" if label == IGNORE else words[label] for label in task.solve(tokens)] if tokens else []
-        return Prompt(tokens, [words[token] for token in tokens], Vocabulary(None, words), right)
-    if options.input is None:
-        raise InputError('input: which text? Give some with --input "…"')
-    vocabulary = Vocabulary(tokenizer := TokenizerFile.find(str(run.directory / TOKENIZER)))
-    tokens = tokenizer.tokenizer.encode(options.input, add_special_tokens=False).ids
-    return Prompt(tokens, [vocabulary.word(token) for token in tokens], vocabulary, [""] * len(tokens))
-
-
-def _print(prompt: Prompt, answers: list[LoopAnswer], position: int) -> None:
-    told = f"After token {position}, {prompt.words[position]!r}, of {len(prompt.tokens)}"
-    right = prompt.right[position]
-    table = Table(title=f"{told}; right is {right!r}" if right else told, title_justify="left")
+    position = options.position % len(tokens)
+    right = right_answers[position]
+    title = f"After token {position}, {decode(tokens[position])!r}, of {len(tokens)}"
+    table = Table(title=f"{title}; right is {right!r}" if right else title, title_justify="left")
     table.add_column("loops", justify="right")
     for place in range(len(answers[0].choices[position])):
         table.add_column("first choice" if place == 0 else f"choice {place + 1}")
@@ -119,7 +73,26 @@ def _print(prompt: Prompt, answers: list[LoopAnswer], position: int) -> None:
     for answer in answers:
         cells = []
         for token, probability in zip(answer.choices[position], answer.probabilities[position], strict=True):
-            word = prompt.vocabulary.word(token)
-            cells.append(Words(f"{word!r} {probability:.1%}", style="green" if right and word == right else ""))
+            word = decode(token)
+            cells.append(Text(f"{word!r} {probability:.1%}", style="green" if right and word == right else ""))
         table.add_row(str(answer.loops), *cells, f"{answer.entropy[position]:.3f}")
     Console().print(table)
+    return 0
+
+
+def _prompt(run: Run, options: Options) -> tuple[list[int], list[str], Callable[[int], str]]:
+    """Returns the input's tokens, the right answer at each (empty where nothing is asked), and what decodes a token."""
+    task = run.config.source
+    if isinstance(task, Task):
+        if options.input is not None:
+            tokens = task.encode(options.input)
+        else:
+            tokens = task.sample(range(options.index, options.index + 1), 0, "test").tokens[0].tolist()
+        words = dict(enumerate(task.vocabulary))
+        right = ["" if label == IGNORE else words[label] for label in task.solve(tokens)] if tokens else []
+        return tokens, right, lambda token: words.get(token, f"<{token}>")
+    if options.input is None:
+        raise InputError('input: which text? Give some with --input "…"')
+    tokenizer = TokenizerFile.find(str(run.directory / TOKENIZER)).tokenizer
+    tokens = tokenizer.encode(options.input, add_special_tokens=False).ids
+    return tokens, [""] * len(tokens), lambda token: tokenizer.decode([token], skip_special_tokens=False)

@@ -50,7 +50,6 @@ class Options:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the command."""
     if arguments[:1] == ["--from"]:
         if len(arguments) < 2:
             raise InputError("--from: which config? Give the path of a run's config.json, or of a result file")
@@ -67,7 +66,7 @@ def main(arguments: list[str]) -> int:
         prog, run, config = f"loopt train {name}", Path("runs") / name, presets.PRESETS[name]()
     options = _parse(prog, Options(run, config, Session()), rest)
     outcome = train(options.config, options.run, options.session, callbacks=[_Announcement()])
-    if not Ranks.from_environment().first:  # the first rank speaks for all
+    if not Ranks.from_environment().first:  # rank 0 prints for all
         return 128 + outcome.signal if outcome.signal else 0
     if not outcome.finished:
         return report_stop(outcome, options.run)
@@ -103,7 +102,7 @@ def _take_option(arguments: list[str], name: str) -> tuple[str | None, list[str]
 
 
 class _Announcement(Callback):
-    """Says what is about to be trained."""
+    """Prints the plan and the number of parameters."""
 
     def begun(self, trainer: Trainer) -> None:
         model = trainer.config.model
@@ -117,6 +116,6 @@ def _figure(result: dict[str, Any]) -> str:
 
 
 def report_stop(outcome: Outcome, where: Path) -> int:
-    """Says why training stopped, and returns the exit code."""
+    """Prints why training stopped, and returns the exit code."""
     print(f"{where}: {outcome.reason}, saved at step {outcome.step}; the same command resumes from there")
     return 128 + outcome.signal if outcome.signal else 0

@@ -1,12 +1,12 @@
-"""Causal attention for short sequences and narrow heads, rotary positions included, as one Triton kernel each way.
+"""Causal attention with rotary positions for short sequences and narrow heads: a Triton kernel each way.
 
 The general kernels (cuDNN, flash) are made for long sequences and wide heads, and take one length at a time. These take
 all sequences of a batch in one launch, whatever their lengths: a table tells every program its sequence. Queries, keys
-and values are read in the layout the projection wrote them, and rotated by their positions (RoPE) on the way in.
+and values are read where the projection wrote them, and rotated (RoPE) as they are loaded.
 
-Rotated rows are kept in pairs, columns 0, half, 1, half + 1 and so on: either half is then read once, and the product
-of a query and a key does not mind the order. Rows past the end of a sequence repeat its last one, which needs no mask;
-they are not written, and in the backward pass weigh nothing.
+Rotated rows are stored in pairs, columns 0, half, 1, half + 1 and so on: each half is then read once, and the product
+of a query and a key is the same in any order. Rows past the end of a sequence repeat its last row, so that loads need
+no mask; they are not stored, and have weight 0 in the backward pass.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from loopt.model import Context
 
 MAX_TOKENS = 256
 HEAD_DIMS = (16, 32, 64)
-LOG2_E = 1.4426950408889634  # the kernels' scale is in units of log2, so that exp2 serves; gradients' is not
+LOG2_E = 1.4426950408889634  # times the scale, so that exp2 takes the place of exp; LN_2 undoes it in gradients
 LN_2 = tl.constexpr(0.6931471805599453)
-STEP = 32  # rows that meet a program's block at a time
+STEP = 32  # keys (forward) or queries (backward) per step of a program's loop
 
 
 @triton.jit
 def _rows(start, T, R: tl.constexpr):
-    """Returns R rows from start on, and which row to read for each."""
+    """Returns R rows from ``start`` on, and the row to read for each, which is not past the end."""
     rows = start + tl.arange(0, R)
     return rows, tl.minimum(rows, T - 1)
 
@@ -48,9 +48,9 @@ def _store(pointer, x, rows, T, stride: tl.constexpr, E: tl.constexpr):
 
 
 @triton.jit
-def _settle(x):
-    """Returns x as it is. But the compiler can no longer move the change to the layout a product wants up to the loads
-    that x comes from, where it would take the angles, too, through shared memory."""
+def _pin_layout(x):
+    """Returns x as it is, and keeps the compiler from converting to a product's layout before this point: done right
+    after the loads, that would take the angles through shared memory, too."""
     if x.dtype.primitive_bitwidth == 16:
         x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2)
     return x
@@ -62,13 +62,15 @@ def _load_rotated(pointer, cos, sin, read, stride: tl.constexpr, E: tl.constexpr
     if ROPE:
         half: tl.constexpr = E // 2
         at = (read * stride)[:, None] + tl.arange(0, half)[None, :]
-        angle_at = (read * E + half)[:, None] + tl.arange(0, half)[None, :]  # where the sine's sign is its own
+        angle_at = (read * E + half)[:, None] + tl.arange(0, half)[
+            None, :
+        ]  # the second half: in the first, sines are negated
         a = tl.load(pointer + at).to(tl.float32)  # [R, half]
         b = tl.load(pointer + half + at).to(tl.float32)
         c, s = tl.load(cos + angle_at), tl.load(sin + angle_at)
         kind = pointer.dtype.element_ty
         rotated = tl.join((a * c - b * s).to(kind), (b * c + a * s).to(kind))  # [R, half, 2]
-        x = _settle(tl.reshape(rotated, (read.shape[0], E)))
+        x = _pin_layout(tl.reshape(rotated, (read.shape[0], E)))
     else:
         x = _load(pointer, read, stride, E)
     return x
@@ -91,22 +93,22 @@ def _store_unrotated(pointer, x, cos, sin, rows, read, T, stride: tl.constexpr, 
 
 @triton.jit
 def _forward_step(
-    q, rows, best, total, mixed, qkv, cos, sin, start, T, scale,
+    q, rows, row_max, row_sum, acc, qkv, cos, sin, start, T, scale,
     H: tl.constexpr, E: tl.constexpr, STEP: tl.constexpr, ROPE: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Has queries [BLOCK, E] look at STEP more keys."""
+    """Adds STEP keys to the online softmax of queries [BLOCK, E]."""
     keys, read = _rows(start, T, STEP)
     k = _load_rotated(qkv + H * E, cos, sin, read, 3 * H * E, E, ROPE)
     v = _load(qkv + 2 * H * E, read, 3 * H * E, E)
     scores = tl.dot(q, tl.trans(k))  # [BLOCK, STEP]
     if MASKED:
         scores = tl.where(keys[None, :] <= rows[:, None], scores, float("-inf"))
-    higher = tl.maximum(best, tl.max(scores, 1) * scale)
-    weights = tl.exp2(scores * scale - higher[:, None])
-    shrink = tl.exp2(best - higher)
-    total = total * shrink + tl.sum(weights, 1)
-    mixed = tl.dot(weights.to(v.dtype), v, mixed * shrink[:, None])
-    return higher, total, mixed
+    new_max = tl.maximum(row_max, tl.max(scores, 1) * scale)
+    weights = tl.exp2(scores * scale - new_max[:, None])
+    rescale = tl.exp2(row_max - new_max)
+    row_sum = row_sum * rescale + tl.sum(weights, 1)
+    acc = tl.dot(weights.to(v.dtype), v, acc * rescale[:, None])
+    return new_max, row_sum, acc
 
 
 @triton.jit(do_not_specialize=["N"])
@@ -114,69 +116,69 @@ def _forward_kernel(
     qkv, cos, sin, out, lse, table, N, scale,
     H: tl.constexpr, E: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr, ROPE: tl.constexpr,
 ):  # fmt: skip
-    """Runs BLOCK queries of one head against all keys up to them."""
+    """Computes the attention of BLOCK queries of one head over all keys up to them."""
     head = tl.program_id(0) % H
     table += tl.program_id(0) // H * 3
     first, T, start = tl.load(table).to(tl.int64), tl.load(table + 1), tl.load(table + 2)
     qkv += first * (3 * H * E) + head * E
     rows, read = _rows(start, T, BLOCK)
     q = _load_rotated(qkv, cos, sin, read, 3 * H * E, E, ROPE)
-    best = tl.full((BLOCK,), float("-inf"), tl.float32)
-    total = tl.zeros((BLOCK,), tl.float32)
-    mixed = tl.zeros((BLOCK, E), tl.float32)
+    row_max = tl.full((BLOCK,), float("-inf"), tl.float32)
+    row_sum = tl.zeros((BLOCK,), tl.float32)
+    acc = tl.zeros((BLOCK, E), tl.float32)
     for before in range(0, start, STEP):
-        best, total, mixed = _forward_step(
-            q, rows, best, total, mixed, qkv, cos, sin, before, T, scale, H, E, STEP, ROPE, False
+        row_max, row_sum, acc = _forward_step(
+            q, rows, row_max, row_sum, acc, qkv, cos, sin, before, T, scale, H, E, STEP, ROPE, False
         )
     for near in range(start, tl.minimum(start + BLOCK, T), STEP):
-        best, total, mixed = _forward_step(
-            q, rows, best, total, mixed, qkv, cos, sin, near, T, scale, H, E, STEP, ROPE, True
+        row_max, row_sum, acc = _forward_step(
+            q, rows, row_max, row_sum, acc, qkv, cos, sin, near, T, scale, H, E, STEP, ROPE, True
         )
-    _store(out + first * (H * E) + head * E, mixed / total[:, None], rows, T, H * E, E)
-    tl.store(lse + head.to(tl.int64) * N + first + rows, best + tl.log2(total), mask=rows < T)
+    _store(out + first * (H * E) + head * E, acc / row_sum[:, None], rows, T, H * E, E)
+    tl.store(lse + head.to(tl.int64) * N + first + rows, row_max + tl.log2(row_sum), mask=rows < T)
 
 
 @triton.jit
 def _to_lanes(x, E: tl.constexpr, STEP: tl.constexpr, BY_ROWS: tl.constexpr, BY_COLUMNS: tl.constexpr):
     """Returns a product [STEP, E] as one row, in the order in which BY_ROWS x BY_COLUMNS warps hold it (tiles of 16 x
-    8, four numbers a thread): written and read so, it stays in its registers, else it would go through shared
-    memory."""
+    8, four numbers a thread): stored and loaded so, it needs no shared memory."""
     x = tl.reshape(x, (STEP // 16 // BY_ROWS, BY_ROWS, 2, 8, E // 8 // BY_COLUMNS, BY_COLUMNS, 4, 2))
     return tl.reshape(tl.permute(x, (0, 4, 1, 5, 3, 6, 2, 7)), (STEP * E,))
 
 
 @triton.jit
 def _from_lanes(x, E: tl.constexpr, STEP: tl.constexpr, BY_ROWS: tl.constexpr, BY_COLUMNS: tl.constexpr):
+    """Undoes ``_to_lanes``."""
     x = tl.reshape(x, (STEP // 16 // BY_ROWS, E // 8 // BY_COLUMNS, BY_ROWS, BY_COLUMNS, 8, 4, 2, 2))
     return tl.reshape(tl.permute(x, (0, 2, 6, 4, 1, 3, 5, 7)), (STEP, E))
 
 
 @triton.jit
 def _backward_step(
-    k, v, dk, dv, keys, queries, grad_out, totals, deltas, sums, grad_qkv, cos, sin, first_key, start, T,
+    k, v, dk, dv, keys, queries, grad_out, lses, deltas, dq_sums, grad_qkv, cos, sin, first_key, start, T,
     scale, H: tl.constexpr, E: tl.constexpr, STEP: tl.constexpr, BY_ROWS: tl.constexpr, BY_COLUMNS: tl.constexpr,
     ROPE: tl.constexpr, LAST: tl.constexpr,
 ):  # fmt: skip
-    """Adds what BLOCK keys and STEP queries give each other to dk, dv and, in sums, dq. LAST: the queries are among
+    """Adds the gradients between BLOCK keys and STEP queries to dk, dv and, in dq_sums, dq. LAST: the queries are among
     these keys and see none after them, so that dq is complete."""
     rows, read = _rows(start, T, STEP)
-    so_far = _from_lanes(tl.load(sums + start * E, mask=first_key > 0, other=0.0), E, STEP, BY_ROWS, BY_COLUMNS)
-    q = _settle(_load(queries, read, 3 * H * E, E))
-    do = _settle(_load(grad_out, read, H * E, E))
-    total, delta = tl.load(totals + rows), tl.load(deltas + rows)
+    so_far = _from_lanes(tl.load(dq_sums + start * E, mask=first_key > 0, other=0.0), E, STEP, BY_ROWS, BY_COLUMNS)
+    q = _pin_layout(_load(queries, read, 3 * H * E, E))
+    do = _pin_layout(_load(grad_out, read, H * E, E))
+    lse, delta = tl.load(lses + rows), tl.load(deltas + rows)
     scores = tl.dot(k, tl.trans(q))  # [BLOCK, STEP]: as dk and dv want them
-    weights = tl.exp2(scores * scale - total[None, :])
+    weights = tl.exp2(scores * scale - lse[None, :])
     if LAST:
         weights = tl.where(keys[:, None] <= rows[None, :], weights, 0.0)
-    through = tl.dot(v, tl.trans(do))
+    dp = tl.dot(v, tl.trans(do))
     dv = tl.dot(weights.to(do.dtype), do, dv)
-    ds = (weights * (through - delta[None, :])).to(q.dtype)
+    ds = (weights * (dp - delta[None, :])).to(q.dtype)
     dk = tl.dot(ds, q, dk)
     dq = tl.dot(tl.trans(ds), k) + so_far
-    if LAST:  # over the queries, which the products above have taken from shared memory: all threads had read them
+    if LAST:  # overwrites the queries, which all threads have read: the products above took them from shared memory
         _store_unrotated(grad_qkv, dq * (scale * LN_2), cos, sin, rows, read, T, 3 * H * E, E, ROPE)
     else:
-        tl.store(sums + start * E, _to_lanes(dq, E, STEP, BY_ROWS, BY_COLUMNS))
+        tl.store(dq_sums + start * E, _to_lanes(dq, E, STEP, BY_ROWS, BY_COLUMNS))
     return dk, dv
 
 
@@ -186,9 +188,8 @@ def _backward_kernel(
     H: tl.constexpr, E: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr,
     BY_ROWS: tl.constexpr, BY_COLUMNS: tl.constexpr, ROPE: tl.constexpr,
 ):  # fmt: skip
-    """One program: a whole head of a sequence, BLOCK keys after the other, and for each the queries from there on. What
-    the keys so far give to dq is summed in scratch, always in the same order. Until dq is written, its place keeps the
-    rotated queries."""
+    """Computes the gradients of one head of a sequence, BLOCK keys after BLOCK keys, each with the queries from there
+    on. Sums of dq are in scratch, added in a fixed order. Until dq is stored, its place holds the rotated queries."""
     head = tl.program_id(0) % H
     table += tl.program_id(0) // H * 3
     first, T, scratch_block = tl.load(table).to(tl.int64), tl.load(table + 1), tl.load(table + 2).to(tl.int64)
@@ -199,16 +200,16 @@ def _backward_kernel(
     lse += head.to(tl.int64) * N + first
     padded = (T + BLOCK - 1) // BLOCK * BLOCK
     scratch += (scratch_block * (BLOCK * H) + head * padded) * (E + 2)
-    sums = scratch + tl.arange(0, STEP * E)  # scratch of this head: sums [padded, E], totals and deltas [padded] each
-    totals = scratch + padded * E
-    deltas = totals + padded
+    dq_sums = scratch + tl.arange(0, STEP * E)  # of [padded, E]; lses and deltas are [padded] each
+    lses = scratch + padded * E
+    deltas = lses + padded
     for start in range(0, T, BLOCK):
         rows, read = _rows(start, T, BLOCK)
         if ROPE:
             _store(grad_qkv, _load_rotated(qkv, cos, sin, read, 3 * H * E, E, ROPE), rows, T, 3 * H * E, E)
         do, o = _load(grad_out, read, H * E, E), _load(out, read, H * E, E)
         tl.store(deltas + rows, tl.sum(do.to(tl.float32) * o.to(tl.float32), 1))
-        tl.store(totals + rows, tl.load(lse + rows, mask=rows < T, other=float("inf")))  # past the end nothing weighs
+        tl.store(lses + rows, tl.load(lse + rows, mask=rows < T, other=float("inf")))  # weight 0 past the end
     tl.debug_barrier()  # other threads will read what was written
     queries = grad_qkv if ROPE else qkv
     for start in range(0, T, BLOCK):
@@ -217,20 +218,20 @@ def _backward_kernel(
         v = _load(qkv + 2 * H * E, keys_read, 3 * H * E, E)
         dk = tl.zeros((BLOCK, E), tl.float32)
         dv = tl.zeros((BLOCK, E), tl.float32)
-        if BLOCK == STEP:  # without a loop the compiler sees what the mask leaves
+        if BLOCK == STEP:  # without a loop the compiler sees what the mask keeps
             dk, dv = _backward_step(
-                k, v, dk, dv, keys, queries, grad_out, totals, deltas, sums, grad_qkv, cos, sin, start, start, T,
+                k, v, dk, dv, keys, queries, grad_out, lses, deltas, dq_sums, grad_qkv, cos, sin, start, start, T,
                 scale, H, E, STEP, BY_ROWS, BY_COLUMNS, ROPE, True,
             )  # fmt: skip
         else:
             for near in range(start, tl.minimum(start + BLOCK, T), STEP):
                 dk, dv = _backward_step(
-                    k, v, dk, dv, keys, queries, grad_out, totals, deltas, sums, grad_qkv, cos, sin, start, near, T,
+                    k, v, dk, dv, keys, queries, grad_out, lses, deltas, dq_sums, grad_qkv, cos, sin, start, near, T,
                     scale, H, E, STEP, BY_ROWS, BY_COLUMNS, ROPE, True,
                 )  # fmt: skip
         for after in range(start + BLOCK, T, STEP):
             dk, dv = _backward_step(
-                k, v, dk, dv, keys, queries, grad_out, totals, deltas, sums, grad_qkv, cos, sin, start, after, T,
+                k, v, dk, dv, keys, queries, grad_out, lses, deltas, dq_sums, grad_qkv, cos, sin, start, after, T,
                 scale, H, E, STEP, BY_ROWS, BY_COLUMNS, ROPE, False,
             )  # fmt: skip
         _store_unrotated(grad_qkv + H * E, dk * (scale * LN_2), cos, sin, keys, keys_read, T, 3 * H * E, E, ROPE)
@@ -239,14 +240,14 @@ def _backward_kernel(
 
 
 def _forward_tile(lengths: Sequence[int]) -> tuple[int, int]:
-    """Returns the queries of a program, and its warps. On an H200, 8 heads: 64 with 4 warps took 69 µs where 32 with 2
+    """Returns the queries of a program and its warps. On an H200, 8 heads: 64 with 4 warps took 69 µs where 32 with 2
     took 85 (256 sequences of 256 tokens, heads of 16), and 95 for 97 (1025 of 13 to 134 tokens, heads of 32). But where
-    32 queries are all there are, half of 64 would be idle: 7.5 µs for 5.4."""
+    sequences have at most 32 tokens, half of 64 would be idle: 7.5 µs for 5.4."""
     return (32, 2) if max(lengths) <= 32 else (64, 4)
 
 
 def _backward_tile(counts: Sequence[int], lengths: Sequence[int], E: int) -> tuple[int, int]:
-    """Returns the keys of a program at a time, and its warps. For the sequences above, of 256 tokens, 64 with 4 warps
+    """Returns the keys of a program at a time and its warps. For the sequences above, of 256 tokens, 64 with 4 warps
     took 172 µs where 32 with 2 took 183; 176 tokens are level. Blocks of 64 hold more that is masked or past the end,
     and of short sequences, 55 tokens in the mean, took 231 µs: 32 with 2 warps took 212 and, with 1, 191. But heads of
     16 want 2 (11.6 µs for 13.2, 256 of 32 tokens), and for heads of 64 one warp has too few registers."""
@@ -256,7 +257,7 @@ def _backward_tile(counts: Sequence[int], lengths: Sequence[int], E: int) -> tup
 
 
 def _warp_layout(E: int, warps: int) -> tuple[int, int]:
-    """Returns how the compiler lays warps over a product [STEP, E], by rows and columns: the longer side is halved."""
+    """Returns how many warps a product [STEP, E] has along rows and columns: the compiler halves the longer side."""
     by_rows = by_columns = 1
     while by_rows * by_columns < warps:
         if STEP // by_rows > E // by_columns:
@@ -267,15 +268,14 @@ def _warp_layout(E: int, warps: int) -> tuple[int, int]:
 
 
 def _sequences(counts: Sequence[int], lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns first token and length of each, the long ones first: what takes longest should not start last."""
+    """Returns first token and length of each sequence, the longest first: what takes longest should not start last."""
     sizes = [T for count, T in zip(counts, lengths, strict=True) for _ in range(count)]
     firsts = itertools.accumulate(sizes, initial=0)
     return sorted(zip(firsts, sizes, strict=False), key=lambda sequence: -sequence[1])
 
 
-# Tables are kept for good, since captured graphs hold their addresses; only kernels see them. None can be made during a
-# capture, where it would lie in the graph's memory, empty until replayed: its copy waits for the device, which CUDA
-# refuses then. The steps that warm up for a capture make it.
+# Tables are cached for good, since captured CUDA graphs hold their addresses. None can be made during a capture: its
+# copy waits for the device, which CUDA refuses then. The warm-up steps before a capture make it.
 
 
 @functools.cache
@@ -289,8 +289,8 @@ def _forward_table(counts: tuple[int, ...], lengths: tuple[int, ...], block: int
 def _backward_table(
     counts: tuple[int, ...], lengths: tuple[int, ...], block: int, device: torch.device
 ) -> tuple[Tensor, int]:
-    """Returns [programs of a head, 3]: first token of the sequence, its length, its first block in scratch; and how
-    many blocks there are."""
+    """Returns [programs of a head, 3], first token of the sequence, its length, its first block in scratch; and the
+    number of blocks."""
     rows, blocks = [], 0
     for first, T in _sequences(counts, lengths):
         rows.append((first, T, blocks))
@@ -302,8 +302,8 @@ def _backward_table(
 def short_attention(
     qkv: Tensor, cos: Tensor, sin: Tensor, counts: Sequence[int], lengths: Sequence[int], scale: float, rope: bool
 ) -> tuple[Tensor, Tensor]:
-    """Mixes the values of qkv [N, 3, H, E], which holds ``counts`` sequences of ``lengths``, to [N, H, E]; with what
-    the backward pass needs, [H, N]."""
+    """Returns the attention [N, H, E] of qkv [N, 3, H, E], which holds ``counts`` sequences of ``lengths``, and its
+    log-sum-exp [H, N] for the backward pass."""
     N, _, H, E = qkv.shape
     out = torch.empty(N, H, E, dtype=qkv.dtype, device=qkv.device)
     lse = torch.empty(H, N, dtype=torch.float32, device=qkv.device)
@@ -371,8 +371,7 @@ short_attention.register_autograd(_backward, setup_context=_setup)
 
 
 def attend(qkv: Tensor, context: Context, scale: float) -> Tensor:
-    """Computes what ``loopt.model.attend`` does, for up to MAX_TOKENS tokens, heads of HEAD_DIMS and a positive
-    scale."""
+    """Computes ``loopt.model.attend`` for up to MAX_TOKENS tokens, heads of HEAD_DIMS and a positive scale."""
     cos, sin = context.rope or (qkv, qkv)  # not read without rotary positions
     counts, lengths = zip(*context.packing, strict=True)
     return short_attention(qkv.contiguous(), cos, sin, counts, lengths, scale, context.rope is not None)[0]

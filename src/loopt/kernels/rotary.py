@@ -1,8 +1,8 @@
-"""Rotary positions (RoPE) for the general attention kernels (cuDNN, flash), as one Triton kernel for both ways.
+"""Rotary positions (RoPE) for the general attention kernels (cuDNN, flash), as one Triton kernel for both passes.
 
-It splits queries, keys and values and rotates the first two, so that the backward pass of attention keeps these three
-and not what the projection wrote. On the way back it rotates their gradients and merges them. Either way every number
-is read once, where it lies, and written once.
+The forward pass splits queries, keys and values and rotates the first two, so that attention saves these three for its
+backward pass and not what the projection wrote. The backward pass rotates their gradients back and merges them. Either
+way every number is read once and written once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from loopt.model import Context, attend_with
 
 HEAD_DIMS = (16, 32, 64, 128, 256)
-ELEMENTS, WARPS = 2048, 4  # a program has so many of queries, of keys and of values: 16 for each thread
+ELEMENTS, WARPS = 2048, 4  # a program has so many of queries, of keys and of values: 16 a thread
 
 
 @triton.jit(do_not_specialize=["T", "count"])
@@ -26,39 +26,39 @@ def _rotate_kernel(
     sequence_stride, token_stride, head_stride, to_sequence_stride, to_token_stride, to_head_stride,
     H: tl.constexpr, E: tl.constexpr, ROWS: tl.constexpr, BACK: tl.constexpr,
 ):  # fmt: skip
-    """Rotates three tensors [B, T, H, E] into three others, each three with their own strides. ``count`` is B * T * H,
-    and a program has ROWS of them."""
+    """Rotates q and k and copies v, [B, T, H, E] each, into to_q, to_k and to_v. Each three share their strides;
+    ``count`` is B * T * H, of which a program has ROWS."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    exist = (rows < count)[:, None]
+    mask = (rows < count)[:, None]
     tokens, heads = rows // H, (rows % H).to(tl.int64)
     sequences, positions = (tokens // T).to(tl.int64), tokens % T
 
     HALF: tl.constexpr = E // 2
     first, all_columns = tl.arange(0, HALF)[None, :], tl.arange(0, E)[None, :]
-    angles = positions[:, None] * E + HALF + first  # the second half, where the sine's sign is its own
-    c = tl.load(cos + angles, mask=exist, other=0.0)
-    s = tl.load(sin + angles, mask=exist, other=0.0)
+    angles = positions[:, None] * E + HALF + first  # the second half: in the first, sines are negated
+    c = tl.load(cos + angles, mask=mask, other=0.0)
+    s = tl.load(sin + angles, mask=mask, other=0.0)
     if BACK:
         s = -s
 
-    at = (sequences * sequence_stride + positions * token_stride + heads * head_stride)[:, None]
-    q1 = tl.load(q + at + first, mask=exist, other=0.0)
-    q2 = tl.load(q + at + HALF + first, mask=exist, other=0.0)
-    k1 = tl.load(k + at + first, mask=exist, other=0.0)
-    k2 = tl.load(k + at + HALF + first, mask=exist, other=0.0)
-    values = tl.load(v + at + all_columns, mask=exist, other=0.0)
+    offsets = (sequences * sequence_stride + positions * token_stride + heads * head_stride)[:, None]
+    q1 = tl.load(q + offsets + first, mask=mask, other=0.0)
+    q2 = tl.load(q + offsets + HALF + first, mask=mask, other=0.0)
+    k1 = tl.load(k + offsets + first, mask=mask, other=0.0)
+    k2 = tl.load(k + offsets + HALF + first, mask=mask, other=0.0)
+    values = tl.load(v + offsets + all_columns, mask=mask, other=0.0)
 
-    # What is stored is rounded to the type it is stored in; the tables, and so the products, are in float32.
-    to = (sequences * to_sequence_stride + positions * to_token_stride + heads * to_head_stride)[:, None]
-    tl.store(to_q + to + first, q1 * c - q2 * s, mask=exist)
-    tl.store(to_q + to + HALF + first, q2 * c + q1 * s, mask=exist)
-    tl.store(to_k + to + first, k1 * c - k2 * s, mask=exist)
-    tl.store(to_k + to + HALF + first, k2 * c + k1 * s, mask=exist)
-    tl.store(to_v + to + all_columns, values, mask=exist)
+    # The tables, and so the products, are float32; a store rounds to its tensor's type.
+    to_offsets = (sequences * to_sequence_stride + positions * to_token_stride + heads * to_head_stride)[:, None]
+    tl.store(to_q + to_offsets + first, q1 * c - q2 * s, mask=mask)
+    tl.store(to_q + to_offsets + HALF + first, q2 * c + q1 * s, mask=mask)
+    tl.store(to_k + to_offsets + first, k1 * c - k2 * s, mask=mask)
+    tl.store(to_k + to_offsets + HALF + first, k2 * c + k1 * s, mask=mask)
+    tl.store(to_v + to_offsets + all_columns, values, mask=mask)
 
 
 def _rotate(tensors: Sequence[Tensor], into: Sequence[Tensor], cos: Tensor, sin: Tensor, back: bool) -> None:
-    """Rotates queries, keys and values, or their gradients, [B, T, H, E] each."""
+    """Rotates queries and keys, or with ``back`` their gradients, and copies values: [B, T, H, E] each."""
     B, T, H, E = tensors[0].shape
     rows = ELEMENTS // E
     with torch.cuda.device_of(cos):  # Triton launches on the current device
@@ -85,9 +85,9 @@ def _(qkv, cos, sin):
 
 @torch.library.custom_op("loopt::merge_rotated_gradients", mutates_args=())
 def merge_rotated_gradients(grad_q: Tensor, grad_k: Tensor, grad_v: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Returns the gradient of what ``split_and_rotate`` was given, from those of what it returned."""
+    """Returns the gradient of ``split_and_rotate``'s qkv [B, T, 3, H, E], from those of its outputs."""
     grads = [grad_q, grad_k, grad_v]
-    if len({grad.stride() for grad in grads}) > 1 or grad_q.stride(-1) != 1:  # attention's own have the same strides
+    if len({grad.stride() for grad in grads}) > 1 or grad_q.stride(-1) != 1:  # attention's own share theirs
         grads = [grad.contiguous() for grad in grads]
     B, T, H, E = grad_q.shape
     together = grad_q.new_empty(B, T, 3, H, E)
@@ -113,5 +113,5 @@ split_and_rotate.register_autograd(_backward, setup_context=_setup)
 
 
 def attend(qkv: Tensor, context: Context, scale: float) -> Tensor:
-    """Computes what ``loopt.model.attend`` does, for heads of HEAD_DIMS with rotary positions."""
+    """Computes ``loopt.model.attend`` for heads of HEAD_DIMS with rotary positions."""
     return attend_with(split_and_rotate, qkv, context, scale)

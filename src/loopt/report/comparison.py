@@ -1,4 +1,4 @@
-"""Models side by side: a looped one between its iso-param and iso-flop baselines."""
+"""A table of three models: a looped one between its iso-param and iso-flop baselines."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from loopt.report.drawing import human
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One trained model, as a table shows it."""
+class TrainedModel:
+    """One row of the table."""
 
     plan: LoopPlan
     parameters: int
@@ -33,12 +33,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class Comparison:
-    iso_param: Measured
-    looped: Measured
-    iso_flop: Measured
+    """A looped model and its two baselines."""
+
+    iso_param: TrainedModel
+    looped: TrainedModel
+    iso_flop: TrainedModel
 
     @property
-    def rows(self) -> list[Measured]:
+    def rows(self) -> list[TrainedModel]:
         return [self.iso_param, self.looped, self.iso_flop]
 
     @property
@@ -52,7 +54,7 @@ COLUMNS = ("model", "parameters", "FLOPs", "accuracy", "% gap", "steps", "second
 
 
 def cells(comparison: Comparison) -> list[list[str]]:
-    """The table's rows, as text."""
+    """Returns the text of the table's cells, row by row."""
     gap = "-" if math.isnan(comparison.gap) else f"{comparison.gap:.0f}"
     return [
         [
@@ -69,6 +71,7 @@ def cells(comparison: Comparison) -> list[list[str]]:
 
 
 def terminal_table(comparison: Comparison, title: str) -> Table:
+    """Returns the table for a terminal, the looped model highlighted."""
     table = Table(title=title, title_justify="left", title_style="bold")
     for column in COLUMNS:
         table.add_column(column, justify="left" if column == "model" else "right")

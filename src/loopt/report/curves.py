@@ -1,4 +1,4 @@
-"""Accuracy over training, by loops and by difficulty, as figures."""
+"""Figures of accuracy: over training, by number of loops and by difficulty."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from loopt.files import explain_os_errors
 from loopt.plan import LoopPlan
 from loopt.report.comparison import Comparison
 
-COLOURS = {"iso_param": "#80868b", "iso_flop": "#c77700", "looped": "#1769aa"}
-"""In the order they are drawn: the looped model's curve lies on top."""
-
-LABEL_HEIGHT = 13.0
-"""Of a label of two lines, in percent of accuracy."""
+COLOURS = {"iso_param": "#80868b", "iso_flop": "#c77700", "looped": "#1769aa"}  # the last is drawn on top
+LABEL_HEIGHT = 13.0  # two lines of text, in percent of accuracy
 
 
 def require_matplotlib() -> Any:
-    """Returns matplotlib, set up to draw into files; MissingPackageError where it is not installed."""
+    """Returns matplotlib, set up to draw into files; raises a MissingPackageError where it is not installed."""
     try:
         import matplotlib
     except ImportError:
@@ -32,13 +29,13 @@ def require_matplotlib() -> Any:
 
 
 def draw_curves(comparison: Comparison, chance: float, png: Path) -> str:
-    """Validation accuracy against training steps, to a PNG file and as SVG text."""
+    """Draws validation accuracy against training steps to a PNG file, and returns the figure as SVG text."""
     require_matplotlib()
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.6, 3.8), layout="constrained")
     axes = figure.add_subplot()
-    heights = spread([100 * getattr(comparison, role).curve[-1][1] for role in COLOURS], LABEL_HEIGHT)
+    heights = spread_labels([100 * getattr(comparison, role).curve[-1][1] for role in COLOURS], LABEL_HEIGHT)
     for (role, colour), height in zip(COLOURS.items(), heights, strict=True):
         row = getattr(comparison, role)
         steps, accuracies = zip(*row.curve, strict=True)
@@ -67,7 +64,7 @@ def draw_curves(comparison: Comparison, chance: float, png: Path) -> str:
 
 
 def draw_by_loops(curves: Mapping[str, Mapping[int, float]], trained: int, path: Path) -> None:
-    """Accuracy against the number of loops at inference; a line marks how many there were in training."""
+    """Draws accuracy against the number of loops at inference; a line marks how many there were in training."""
     figure, axes = _accuracy_figure(6.4, 3.6)
     axes.axvline(trained, color="#b8bec5", linestyle="--", linewidth=1)
     for name, curve in curves.items():
@@ -78,10 +75,10 @@ def draw_by_loops(curves: Mapping[str, Mapping[int, float]], trained: int, path:
 
 
 def draw_by_difficulty(curves: Mapping[LoopPlan, Mapping[str, float]], path: Path) -> None:
-    """Accuracy against difficulty. Same colour: same number of distinct layers; same dashes: same depth."""
+    """Draws accuracy against difficulty. Same colour: same number of distinct layers; same dashes: same depth."""
     figure, axes = _accuracy_figure(7.2, 3.8)
-    colours = _shared_out(("#1769aa", "#2e8b57", "#c77700", "#3c4043"), {plan.distinct_layers for plan in curves})
-    dashes = _shared_out((":", "-.", "--", "-"), {plan.depth for plan in curves})
+    colours = _assign_styles(("#1769aa", "#2e8b57", "#c77700", "#3c4043"), {plan.distinct_layers for plan in curves})
+    dashes = _assign_styles((":", "-.", "--", "-"), {plan.depth for plan in curves})
     for plan, curve in curves.items():
         axes.plot(
             [name.replace(" ", "\n") for name in curve],
@@ -98,7 +95,7 @@ def draw_by_difficulty(curves: Mapping[LoopPlan, Mapping[str, float]], path: Pat
 
 
 def _accuracy_figure(width: float, height: float) -> tuple[Any, Any]:
-    """A figure in inches and its axes, with accuracy upwards."""
+    """Returns a figure, sized in inches, and its axes, with accuracy upwards."""
     require_matplotlib()
     from matplotlib.figure import Figure
 
@@ -109,19 +106,19 @@ def _accuracy_figure(width: float, height: float) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _shared_out(styles: Sequence[str], numbers: set[int]) -> dict[int, str]:
-    """The last style goes to the largest number; where there are more numbers than styles, the smallest share one.
+def _assign_styles(styles: Sequence[str], numbers: set[int]) -> dict[int, str]:
+    """Assigns a style to each number, the last to the largest; with too few styles the smallest numbers share one.
 
-    >>> _shared_out(["a", "b", "c"], {8, 2}), _shared_out(["a", "b"], {1, 2, 4})
+    >>> _assign_styles(["a", "b", "c"], {8, 2}), _assign_styles(["a", "b"], {1, 2, 4})
     ({8: 'c', 2: 'b'}, {4: 'b', 2: 'a', 1: 'a'})
     """
     return {number: styles[max(len(styles) - 1 - i, 0)] for i, number in enumerate(sorted(numbers, reverse=True))}
 
 
-def spread(heights: list[float], apart: float) -> list[float]:
-    """The heights, moved down as far as it takes to keep them ``apart`` from each other.
+def spread_labels(heights: list[float], apart: float) -> list[float]:
+    """Returns the heights of labels, moved down until they are ``apart`` from each other.
 
-    >>> spread([30.0, 99.0, 99.5], apart=10.0)
+    >>> spread_labels([30.0, 99.0, 99.5], apart=10.0)
     [30.0, 89.5, 99.5]
     """
     moved = list(heights)

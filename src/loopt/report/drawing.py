@@ -1,4 +1,4 @@
-"""A plan and its counts, drawn for the terminal."""
+"""Draws a plan for the terminal, with its parameters and FLOPs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from rich.text import Text
 from loopt.model import ModelConfig
 from loopt.plan import Block, LoopPlan
 
-WIDEST = 36
-"""Boxes to draw in a line, which then fits a terminal of 80 columns; the rest is only counted."""
+WIDEST = 36  # boxes in a line, which fits a terminal of 80 columns; the rest is only counted
 
 
 def draw_plan(config: ModelConfig) -> RenderableType:
-    """The blocks in the order they run, and the plan's size beside its baselines'."""
+    """Returns a drawing of the blocks in the order they run, with the plan's size beside its baselines'."""
     plan = config.plan
     own = (
         "1 layer with weights of its own"
@@ -40,7 +39,7 @@ def _blocks(plan: LoopPlan) -> RenderableType:
 
 
 def _boxes(block: Block) -> str:
-    """A box for each layer, a group for each loop, as far as they fit.
+    """Returns a box for each layer, in a group for each loop, as far as they fit.
 
     >>> _boxes(Block(4, 3)), _boxes(Block(12, 5)), _boxes(Block(100, 2))
     ('▢▢▢▢ ▢▢▢▢ ▢▢▢▢', '▢▢▢▢▢▢▢▢▢▢▢▢ ▢▢▢▢▢▢▢▢▢▢▢▢ …', '▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢▢…')
@@ -65,7 +64,7 @@ def _counts(config: ModelConfig) -> RenderableType:
 
 
 def human(count: float) -> str:
-    """A count as people say it.
+    """Returns a count with three digits and a unit.
 
     >>> human(999), human(49_920), human(999_999), human(1_532_000_000)
     ('999', '49.9k', '1M', '1.53G')

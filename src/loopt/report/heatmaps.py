@@ -1,4 +1,4 @@
-"""Cosines between layers as heatmaps, one for each parameter group."""
+"""Heatmaps of the cosine similarity between layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loopt.report.curves import require_matplotlib
 
 
 def draw_heatmaps(matrices: Mapping[str, Tensor], path: Path) -> None:
-    """[L, L] each, with one scale from -1 to 1 for all, so that groups and models can be compared."""
+    """Draws a heatmap [L, L] for each parameter group, all on the scale from -1 to 1, so that they can be compared."""
     require_matplotlib()
     from matplotlib.figure import Figure
 
@@ -24,7 +24,7 @@ def draw_heatmaps(matrices: Mapping[str, Tensor], path: Path) -> None:
     for axes, (group, matrix) in zip(panels, matrices.items(), strict=False):
         image = axes.imshow(matrix.numpy(), vmin=-1, vmax=1, cmap="RdBu_r")
         axes.set_title(group, fontsize=10)
-        axes.set(xticks=_few(len(matrix)), yticks=_few(len(matrix)))
+        axes.set(xticks=_ticks(len(matrix)), yticks=_ticks(len(matrix)))
         axes.tick_params(labelsize=7)
     for axes in panels[len(matrices) :]:
         axes.set_visible(False)
@@ -34,6 +34,6 @@ def draw_heatmaps(matrices: Mapping[str, Tensor], path: Path) -> None:
         figure.savefig(path, dpi=140)
 
 
-def _few(layers: int) -> list[int]:
-    """Numbers of layers that fit on an axis."""
+def _ticks(layers: int) -> list[int]:
+    """Returns the layers to label, as many as fit on an axis."""
     return list(range(0, layers, max(1, layers // 6)))

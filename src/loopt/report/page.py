@@ -1,4 +1,4 @@
-"""The demo's page: one HTML file that needs nothing else."""
+"""The demo's page: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ small, .note { color: #5f6368 }
 
 @dataclass(frozen=True)
 class Solved:
-    """One instance, and what the looped model would answer at each position after each loop."""
+    """One example, and what the looped model would answer at each position after each loop."""
 
     drawing: str
     words: list[str]
-    """The tokens' text, in order."""
+    """The text of each token."""
     right: list[str]
     """The right answer at each position; empty where nothing is asked."""
     answers: list[LoopAnswer]
     vocabulary: tuple[str, ...]
     accuracy_by_loop: list[float]
-    """Over the first ``examples`` of the test split, if the model stopped after each loop."""
+    """Accuracy on the first ``examples`` of the test split, if the model stopped after each loop."""
     examples: int
 
 

@@ -1,4 +1,4 @@
-"""A proof for people: claimed against actual sizes, what was checked, and what every position holds after each loop."""
+"""A proof as tables of sizes and checks, and its traces as text and pictures."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ CHANGED, SAME = "#cfe3f4", "#ffffff"
 
 
 def proof_report(proof: Proof) -> RenderableType:
-    """What ``loopt prove`` prints about one theorem."""
-    parts: list[RenderableType] = [Text(proof.title, style="bold"), _sizes(proof.sizes), _checks(proof.checks)]
+    """Returns what ``loopt prove`` prints about one theorem."""
     notes = Table.grid(padding=(0, 1))
     for note in proof.notes:
         notes.add_row("-", note)
-    return Group(*parts, notes, Text())
+    return Group(Text(proof.title, style="bold"), _sizes(proof.sizes), _checks(proof.checks), notes, Text())
 
 
 def _sizes(sizes: Sequence[Size]) -> Table:
@@ -60,7 +59,7 @@ def _checks(checks: Sequence[Check]) -> Table:
 
 
 def summary(proofs: dict[str, Proof], seconds: dict[str, float]) -> Table:
-    """All theorems in one table, a line for each; ``seconds`` are those of the whole, building and tracing included."""
+    """Returns a table with a row for each theorem; ``seconds`` include building and tracing."""
     table = Table(title="All theorems", title_justify="left", title_style="bold")
     for column in ("theorem", "checks", "inputs", "wrong", "exact", "seconds"):
         table.add_column(column, justify="left" if column == "theorem" else "right")
@@ -77,7 +76,7 @@ def _verdict(exact: bool) -> str:
 
 
 def trace_text(trace: Trace, width: int) -> str:
-    """A trace as lines of at most ``width`` characters, as long as its words allow; what is too long goes on below.
+    """Returns a trace as lines of at most ``width`` characters, where its cells allow; further columns follow below.
 
     >>> trace = Trace("Sums", ("3", "4", "5"), (("loop 1", ("3", "7", "9")), ("loop 2", ("3", "7", "12"))))
     >>> print(trace_text(trace, width=80))
@@ -100,12 +99,12 @@ def trace_text(trace: Trace, width: int) -> str:
 
 
 def _bands(trace: Trace, width: int) -> list[range]:
-    """The columns, cut into pieces that fit beside the rows' names, of about the same length where that fits too."""
+    """Cuts the columns into bands that fit beside the rows' names, with equally many columns where those fit too."""
     room = width - _label_width(trace)
     widths = [2 + _column_width(trace, column) for column in range(len(trace.columns))]
     starts, used = [0], 0
     for column, wide in enumerate(widths):
-        if used + wide > room and column > starts[-1]:  # a column too wide for any piece has one to itself
+        if used + wide > room and column > starts[-1]:  # a column too wide for any band has one to itself
             starts.append(column)
             used = 0
         used += wide
@@ -125,13 +124,13 @@ def _column_width(trace: Trace, column: int) -> int:
 
 
 FIGURE_WIDTH = 130
-"""In characters, before the columns go on below."""
+"""The characters in a line of a figure."""
 CHARACTER, LINE = 0.083, 0.3
-"""Inches."""
+"""The width of a character and the height of a line in a figure, in inches."""
 
 
 def draw_trace(trace: Trace, png: Path) -> None:
-    """The trace as a grid; what differs from the row above is tinted."""
+    """Draws a trace as a grid, in which cells that differ from the row above are tinted."""
     require_matplotlib()
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
@@ -165,8 +164,8 @@ def draw_trace(trace: Trace, png: Path) -> None:
 
 
 def comparison_table(comparison: HopComparison, run: str) -> Table:
-    """Returns a table of which hops each loop answers for, the built model's above the trained one's."""
-    title = f"Answers that are right for so many hops, if the model stopped there; {comparison.examples} examples"
+    """Returns a table of how often the answer after each loop is right for each hop count, built model first."""
+    title = f"Accuracy by hop count, if the model stopped after each loop; {comparison.examples} examples"
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("after")
     for hops in comparison.hops:

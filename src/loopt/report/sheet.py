@@ -1,4 +1,4 @@
-"""A table of the paper with our numbers in it: for the terminal, in Markdown, in LaTeX and as a figure."""
+"""A table of the paper with our numbers: for the terminal, in Markdown, in LaTeX and as a figure."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from loopt.report.drawing import human
 
 DETAILS = ("% gap", "seeds", "parameters", "FLOPs", "steps", "to 99%", "seconds")
 PANELS_SIDE_BY_SIDE = 4
+LATEX = str.maketrans({"%": r"\%", "⊗": r"$\otimes$", "×": r"$\times$", "&": r"\&", "_": r"\_", "#": r"\#"})
 
 
 @dataclass(frozen=True)
@@ -33,17 +34,17 @@ class Cell:
     """The highest of several seeds."""
     paper: float | None
     comparable: bool = True
-    """Whether both are of the same thing, so that their difference means something."""
+    """Whether both measure the same thing, so that their difference means something."""
 
     @classmethod
     def of(cls, values: Sequence[float | None], paper: float | None, comparable: bool = True) -> Cell:
-        """Returns the cell of a number that was measured for each seed."""
+        """Returns the cell of a number with its value for each seed."""
         known = [value for value in values if value is not None]
         low, high = (min(known), max(known)) if len(known) > 1 else (None, None)
         return cls(fmean(known) if known else None, low, high, paper, comparable)
 
     def text(self, digits: int = 1) -> str:
-        """Returns ours, its range, and in brackets the paper's and the difference of the two as they are shown.
+        """Returns our number, its range, and in brackets the paper's and the difference of the two as shown.
 
         >>> Cell.of([99.76], 99.9).text(), Cell.of([99.9], 99.9, comparable=False).text(), Cell.of([], 99.9).text()
         ('99.8 (99.9, -0.1)', '99.9 (99.9)', '- (99.9)')
@@ -63,32 +64,29 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
-    """One row of the table."""
-
     name: str
     looped: bool
     parameters: int | None
     flops: int | None
     cells: list[Cell]
     gap: Cell | None
-    """None where there is no such thing: at a baseline."""
+    """None for a baseline."""
     seeds: int
-    """How many the numbers are the mean of."""
+    """The number of seeds that the cells are the mean of."""
     steps: list[int]
-    """Of each run behind the line."""
+    """Steps of each run behind the line."""
     solved: list[int | None]
-    """The step at which each of them had 99% of validation; None where it never got there."""
+    """The step at which each run first had 99% on validation; None where it never did."""
     seconds: float | None
-    """Of all of them together."""
+    """Seconds of all runs together."""
 
     @property
     def accuracies(self) -> list[str]:
-        """Returns the texts of the columns."""
         return [cell.text() for cell in self.cells]
 
     @property
     def details(self) -> list[str]:
-        """Returns the texts that belong under DETAILS."""
+        """Returns the texts of the columns DETAILS."""
         return [
             "" if self.gap is None else self.gap.text(digits=0),
             str(self.seeds or ""),
@@ -101,12 +99,11 @@ class Line:
 
     @property
     def texts(self) -> list[str]:
-        """Returns the whole row."""
         return [self.name, *self.accuracies, *self.details]
 
 
 def _listed(steps: Sequence[int | None]) -> str:
-    """Returns numbers of steps, of which several in a row are often the same.
+    """Returns numbers of steps as text, repeats counted.
 
     >>> _listed([7000, None, None, 16000])
     '7000, - ×2, 16000'
@@ -126,12 +123,11 @@ class Sheet:
 
     @property
     def header(self) -> list[str]:
-        """Returns the names of all columns."""
         return ["model", *self.columns, *DETAILS]
 
 
 def terminal(sheet: Sheet) -> RenderableType:
-    """Returns two tables, the paper's and the rest: a terminal of 80 columns has no room for both side by side."""
+    """Returns two tables, accuracies and details: a terminal of 80 columns has no room for both side by side."""
     accuracies, details = _table(sheet.columns), _table(DETAILS)
     for line in sheet.lines:
         style = "cyan" if line.looped else ""
@@ -150,12 +146,11 @@ def _table(columns: Sequence[str]) -> Table:
 
 
 def _stacked(text: str) -> str:
-    """Puts ours, its range and the paper's above each other, which is narrower."""
+    """Breaks a text into lines: our number, its range and the paper's."""
     return text.replace(" [", "\n[").replace(" (", "\n(")
 
 
 def markdown(sheet: Sheet) -> str:
-    """Returns the table in Markdown."""
     rows = [
         "| " + " | ".join(sheet.header) + " |",
         "|---|" + "--:|" * (len(sheet.header) - 1),
@@ -165,31 +160,21 @@ def markdown(sheet: Sheet) -> str:
 
 
 def latex(sheet: Sheet) -> str:
-    """Returns the table in LaTeX, with booktabs."""
 
-    def escape(text: str) -> str:
-        for plain, command in (
-            ("%", r"\%"),
-            ("⊗", r"$\otimes$"),
-            ("×", r"$\times$"),
-            ("&", r"\&"),
-            ("_", r"\_"),
-            ("#", r"\#"),
-        ):
-            text = text.replace(plain, command)
-        return text
+    def row(texts: list[str]) -> str:
+        return " & ".join(text.translate(LATEX) for text in texts) + r" \\"
 
-    rows = [" & ".join(escape(text) for text in line.texts) + r" \\" for line in sheet.lines]
+    caption = f"{sheet.title}. {' '.join(sheet.notes)}".translate(LATEX)
     return "\n".join(
         [
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{escape(sheet.title)}. {escape(' '.join(sheet.notes))}}}",
+            rf"\caption{{{caption}}}",
             rf"\begin{{tabular}}{{l{'r' * (len(sheet.header) - 1)}}}",
             r"\toprule",
-            " & ".join(escape(name) for name in sheet.header) + r" \\",
+            row(sheet.header),
             r"\midrule",
-            *rows,
+            *(row(line.texts) for line in sheet.lines),
             r"\bottomrule",
             r"\end{tabular}",
             r"\end{table}",
@@ -199,8 +184,7 @@ def latex(sheet: Sheet) -> str:
 
 
 def draw(sheet: Sheet, path: Path) -> None:
-    """Draws one panel per column: our accuracy as a bar, with its number to the right and its range as a line, the
-    paper's as a tick across it."""
+    """Draws a panel per column: our accuracy as a bar and a number, its range as a line, the paper's as a tick."""
     require_matplotlib()
     from matplotlib.figure import Figure
 
@@ -210,22 +194,19 @@ def draw(sheet: Sheet, path: Path) -> None:
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(high, wide, sharey=True, squeeze=False)
     places = range(len(sheet.lines))
+    colours = ["#1769aa" if line.looped else "#b8bec5" for line in sheet.lines]
+    tick = {"linestyle": "", "marker": "|", "markersize": 13, "markeredgewidth": 2, "color": "#c77700"}
     for index, (axes, column) in enumerate(zip(panels.flat, sheet.columns, strict=False)):
-        ours = [line.cells[index].ours for line in sheet.lines]
-        colours = ["#1769aa" if line.looped else "#b8bec5" for line in sheet.lines]
-        axes.barh(places, [number or 0.0 for number in ours], color=colours, height=0.62)
-        for place, line in zip(places, sheet.lines, strict=True):
-            cell = line.cells[index]
+        cells = [line.cells[index] for line in sheet.lines]
+        axes.barh(places, [cell.ours or 0.0 for cell in cells], color=colours, height=0.62)
+        for place, cell in enumerate(cells):
             if cell.low is not None:
                 axes.plot([cell.low, cell.high], [place, place], color="#202124", linewidth=1.2)
-        for place, number in zip(places, ours, strict=True):  # a bar of length 0 may be measured or missing
-            text = "-" if number is None else f"{number:.1f}"
+            text = "-" if cell.ours is None else f"{cell.ours:.1f}"  # a bar of length 0 may be measured or missing
             axes.text(120, place, text, ha="right", va="center", color="#444444", fontsize=9)
-        paper = [(place, line.cells[index].paper) for place, line in zip(places, sheet.lines, strict=True)]
-        known = [(place, number) for place, number in paper if number is not None]
-        across = {"marker": "|", "markersize": 13, "markeredgewidth": 2, "color": "#c77700", "clip_on": False}
-        if known:  # no line at all, drawn outside the panel, would take all the room
-            axes.plot([n for _, n in known], [p for p, _ in known], linestyle="", **across)
+        paper = [(cell.paper, place) for place, cell in enumerate(cells) if cell.paper is not None]
+        if paper:  # no line at all, drawn outside the panel, would take all the room
+            axes.plot(*zip(*paper, strict=True), clip_on=False, **tick)
         axes.set_title(column, fontsize=11)
         axes.set(xlim=(0, 120), xticks=(0, 25, 50, 75, 100))
         axes.spines[["top", "right"]].set_visible(False)

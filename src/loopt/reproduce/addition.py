@@ -19,7 +19,7 @@ PAPER: dict[str, tuple[float, ...]] = {
     "2x6": (100.0, 99.8, 99.7, 99.5),
     "3x1": (97.2, 78.5, 69.2, 60.7),
     "3x4": (100.0, 99.1, 97.0, 96.6),
-    "4x1": (),  # trained by the paper's text, left out of its table, as are the next three
+    "4x1": (),  # trained by the paper, but not in its table, like the next three
     "4x3": (),
     "6x1": (),
     "6x2": (),
@@ -48,8 +48,7 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     )
     if scale == "paper":
         return full
-    # Every digit has a label, every position a vector and every sum the same place: what each of them is good for is in
-    # docs/results.md.
+    # How this differs from the paper is in docs/results.md, what each change gains in docs/log.md.
     return replace(
         full,
         source=Addition(supervision="every", room=32, answer_weight=0.4),

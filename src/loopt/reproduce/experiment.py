@@ -1,4 +1,4 @@
-"""What a table of the paper is made of: its rows, the runs behind them, and the paper's own numbers."""
+"""The tables of the paper as data: rows, the runs behind them, and the paper's numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Scale = Literal["cpu", "short", "paper"]
 
 @dataclass(frozen=True)
 class Row:
-    """One model of a table, and what the paper reports for it, column by column."""
+    """One model of a table, with the paper's numbers by column."""
 
     plan: LoopPlan
     paper: dict[str, float]
@@ -33,54 +33,45 @@ class Row:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table. A row may take several runs (``variants``), each of which fills one column or more."""
+    """A table. A row has one run for each of ``variants``, which fills one column or more."""
 
     name: str
     title: str
     rows: tuple[Row, ...]
     variants: tuple[str, ...]
     columns_of: Callable[[str, Scale], dict[str, str]]
-    """variant, scale -> which column of the table each test of the run's task fills."""
+    """variant, scale -> the column that each test of the run's task fills."""
     configure: Callable[[LoopPlan, str, Scale], TrainConfig]
-    """plan, variant, scale -> the run, but for its seed."""
+    """plan, variant, scale -> the config of the run, but for its seed."""
     small: dict[str, str]
-    """What each column measures at scale cpu, where the task is smaller than the paper's, which stands in brackets."""
+    """Headings of the columns at scale cpu, where tasks are smaller; the paper's column stands in brackets."""
     loops_to_test: tuple[int, ...] = ()
-    """Numbers of loops to measure every finished model with, besides its own."""
+    """Numbers of loops to test every finished model with, besides its own."""
     best_of: int = 1
-    """Of how many seeds the paper reports the best."""
+    """The paper reports the best of so many seeds."""
 
     def columns(self, scale: Scale) -> list[str]:
-        """Returns the columns of the table, in order."""
         return [column for variant in self.variants for column in self.columns_of(variant, scale).values()]
 
-    @property
-    def in_the_paper(self) -> bool:
-        """Tells whether the paper has numbers of its own."""
-        return any(row.paper for row in self.rows)
-
     def seeds_at(self, scale: Scale) -> int:
-        """Returns how many seeds to run unless told otherwise: at scale paper as many as the paper."""
+        """Returns the default number of seeds: at scale paper as many as the paper, else one."""
         return self.best_of if scale == "paper" else 1
 
 
 def miniature(
-    task: Task, plan: LoopPlan, optim: OptimizerConfig, steps: int, rope_base: float = 30.0, **settings: Any
+    task: Task, plan: LoopPlan, optim: OptimizerConfig, steps: int, rope_base: float = 30.0, eval_every: int = 100
 ) -> TrainConfig:
-    """Returns a run of scale cpu: d = 48, and minutes of two cores for a table."""
-    return replace(
-        TrainConfig(
-            source=task,
-            model=ModelConfig(plan=plan, d_model=48, n_heads=3, d_ff=192, rope_base=rope_base),
-            optim=optim,
-            steps=steps,
-            batch_size=64,
-            log_every=50,
-            eval_every=100,
-            eval_examples=1024,
-            test_examples=4096,
-        ),
-        **settings,
+    """Returns a config of scale cpu, with d_model = 48: a whole table takes minutes on two cores."""
+    return TrainConfig(
+        source=task,
+        model=ModelConfig(plan=plan, d_model=48, n_heads=3, d_ff=192, rope_base=rope_base),
+        optim=optim,
+        steps=steps,
+        batch_size=64,
+        log_every=50,
+        eval_every=eval_every,
+        eval_examples=1024,
+        test_examples=4096,
     )
 
 
@@ -102,15 +93,14 @@ class Job:
 
     @property
     def config(self) -> TrainConfig:
-        """Returns what the run trains."""
+        """Returns the config of the run, with its seed."""
         return replace(self.experiment.configure(self.row.plan, self.variant, self.scale), seed=self.seed)
 
     def result_path(self, results: Path) -> Path:
-        """Returns where the result file is, or will be."""
         return results / self.experiment.name / self.scale / f"{self.name}.json"
 
     def read_result(self, results: Path) -> dict[str, Any] | None:
-        """Returns what the finished run found, with its config; None where it is not finished."""
+        """Returns the run's result file, or None where there is none; raises a RunError where it is damaged."""
         path = self.result_path(results)
         if not path.exists():
             return None
@@ -123,14 +113,13 @@ class Job:
         return found
 
     def _is_result(self, found: Any) -> bool:
-        """Tells whether it has the accuracies that the table will ask for; of an older config it may not."""
+        """Tells whether the file has the accuracies that the table needs; one of an older config may not."""
         result = found.get("result") if isinstance(found, dict) else None
         accuracies = result.get("accuracies") if isinstance(result, dict) else None
         tests = self.experiment.columns_of(self.variant, self.scale).keys()
         return isinstance(accuracies, dict) and accuracies.keys() >= tests
 
     def write_result(self, results: Path, result: dict[str, Any]) -> None:
-        """Writes the result file, complete or not at all."""
         path = self.result_path(results)
         with explain_os_errors(f"write {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +127,7 @@ class Job:
 
 
 def jobs_of(experiment: Experiment, scale: Scale, seeds: int) -> list[Job]:
-    """Returns every run of an experiment: the rows of the table in order, one seed of all of them after the other."""
+    """Returns every run of an experiment: all rows of the first seed, then of the next."""
     return [
         Job(experiment, scale, row, variant, seed)
         for seed in range(seeds)
@@ -147,7 +136,7 @@ def jobs_of(experiment: Experiment, scale: Scale, seeds: int) -> list[Job]:
     ]
 
 
-def told_finished(result: dict[str, Any]) -> str:
-    """Returns when a run was finished, by which code, and how it ended, in words."""
+def describe_finished(result: dict[str, Any]) -> str:
+    """Returns in words when a run was finished, by which code, and its accuracy."""
     code = f"loopt {result['loopt']} (source {result['source']})"
     return f"finished {result['finished']} by {code}, accuracy {result['accuracy']:.1%}"

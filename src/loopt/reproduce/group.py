@@ -8,12 +8,10 @@ from loopt.reproduce.experiment import Experiment, Row, Scale, miniature
 from loopt.runs import MuonConfig, TrainConfig
 from loopt.tasks import GroupComposition
 
-LENGTH, DEPTH = 32, 6
-"""Of words, and of models: ⌈log2 n⌉ + 1, one more than the theorem needs."""
-LENGTHS = (4, 8, 16, LENGTH)
-"""Of the words a model is tested on, which says how far along a word it gets. A target is for the mean over them."""
-SMALL = {"s5": ("S3", 8), "a5": ("A4", 4)}
-"""Which group, and words of which length, a column has at scale cpu."""
+LENGTH = 32  # of words
+LENGTHS = (4, 8, 16, LENGTH)  # of test words: how far along a word does a model get? A target is for their mean
+DEPTH = 6  # of models: ⌈log2 n⌉ + 1, one more than the theorem needs
+SMALL = {"s5": ("S3", 8), "a5": ("A4", 4)}  # each variant's group and length of words at scale cpu
 
 
 def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:

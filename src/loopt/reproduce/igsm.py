@@ -46,7 +46,7 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     if scale == "paper":
         return full
     steps = 16_000
-    # With the answer as the only label, 6000 steps had taught no more than guessing well (docs/results.md).
+    # With the answer as the only label, 6000 steps had taught no more than guessing well (docs/log.md).
     return replace(
         full,
         source=replace(task, supervision="every"),
@@ -59,7 +59,7 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
 
 
 def _from_half(plan: LoopPlan, until: int) -> LoopCounts:
-    """From half the loops to all of them at step ``until``: with all from the start, (1⊗8) left the first unused."""
+    """Returns loops that grow from half to all by step ``until``; (1⊗8) with all at the start left the first unused."""
     (block,) = plan.blocks
     if block.loops == 1:
         return LoopCounts()

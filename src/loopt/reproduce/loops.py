@@ -1,4 +1,4 @@
-"""More or fewer loops than in training: models trained with one number of loops, and with a random one at each step."""
+"""More or fewer loops than in training, for models trained with a fixed or a random number of loops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VARIANTS = ("phop-fixed", "phop-random", "igsm-fixed", "igsm-random")
 
 
 def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
-    """Random: from 1 to twice as many, so that on average there are about as many as in the fixed one."""
+    """Returns a run with TRAINED loops or, for a random variant, with 1 to 2 * TRAINED - 1: as many on average."""
     task, _, loops = variant.partition("-")
     base = phop("planted").configure(plan, "p16", scale) if task == "phop" else _igsm(plan, scale)
     counts = LoopCounts(low=1, high=2 * TRAINED - 1) if loops == "random" else LoopCounts()

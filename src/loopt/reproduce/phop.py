@@ -20,9 +20,7 @@ PAPER = {
     "3x1": (97.2, 73.0),
     "3x2": (99.9, 99.5),
 }
-SMALL = {"p=16": 2, "p=32": 3}
-"""What the columns' p becomes at scale cpu."""
-SMALL_LENGTH = 24
+SMALL, SMALL_LENGTH = {"p=16": 2, "p=32": 3}, 24  # each column's p at scale cpu, and n
 
 
 def phop(sampler: Literal["planted", "uniform"]) -> Experiment:
@@ -46,16 +44,16 @@ def phop(sampler: Literal["planted", "uniform"]) -> Experiment:
 
 
 def _paper(plan: LoopPlan, task: PHop) -> TrainConfig:
-    """The appendix's setting; it does not tell the warm-up, nor where the loss looks."""
+    """Returns the appendix's setting, which leaves open the warm-up and which positions the loss is on."""
     paper = presets.phop()
     return replace(paper, source=replace(task, train_examples=4_000_000), model=replace(paper.model, plan=plan))
 
 
 def _short(plan: LoopPlan, task: PHop) -> TrainConfig:
-    """The paper's model and task, with the recipe that got (1⊗6) through its plateau soonest on seed 0, and with more
-    steps than it took there: other seeds had not got through when they were cut (docs/log.md). With 32 planted hops
-    (1⊗6) was still rising after 32,000, and gets on faster with a share of the loss on the scored position; with
-    independent letters shallow rows stand still by 16,000, and the others are done, but for (1⊗6) with p=32."""
+    """Returns the paper's model and task with the recipe that got (1⊗6) through its plateau soonest on seed 0, and more
+    steps than it took there, which other seeds need (docs/log.md). With 32 planted hops (1⊗6) was still rising after
+    32,000 steps, and learns faster with a share of the loss on the scored position; with independent letters shallow
+    rows stand still by 16,000, and the others are done, but for (1⊗6) with p=32."""
     long = (task.p, task.sampler) == ((32,), "planted")
     paper = _paper(plan, replace(task, answer_weight=0.05 if long else 0.0, target_accuracy=0.995))
     return replace(
@@ -69,6 +67,6 @@ def _short(plan: LoopPlan, task: PHop) -> TrainConfig:
 
 
 def _cpu(plan: LoopPlan, task: PHop) -> TrainConfig:
-    """The same table in miniature: 24 letters, 2 and 3 hops, d = 48."""
+    """Returns the miniature: 24 letters, 2 and 3 hops."""
     optim = AdamWConfig(lr=5e-3, warmup_steps=50)
     return miniature(replace(task, target_accuracy=0.99), plan, optim, steps=500)

@@ -1,4 +1,4 @@
-"""The paper's claim in minutes on a laptop: on p-hop, looping one layer does what several layers do."""
+"""The demo: on p-hop, one looped layer does what several layers do, in minutes on a laptop."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 from loopt.analysis import answers_by_loop
 from loopt.files import explain_os_errors
 from loopt.plan import LoopPlan
-from loopt.report.comparison import Comparison, Measured
+from loopt.report.comparison import Comparison, TrainedModel
 from loopt.report.curves import draw_curves, require_matplotlib
 from loopt.report.page import Solved, render_page
-from loopt.reproduce.experiment import told_finished
+from loopt.reproduce.experiment import describe_finished
 from loopt.runs import Run, TrainConfig
 from loopt.scoring import exact_match
 from loopt.tasks import IGNORE, Task
@@ -27,21 +27,20 @@ SOLVED_EXAMPLES = 1024
 
 @dataclass(frozen=True)
 class QuickResult:
-    """What the demo leaves behind."""
+    """The three trained models, and the page that shows them."""
 
     comparison: Comparison
     page: Path
-    figure: Path
 
 
 def quick(base: TrainConfig, out: Path, session: Session, say: Callable[[str], None]) -> QuickResult | Outcome:
-    """Trains ``base``, a looped model, and its two baselines, then compares them; returns an Outcome where training was
-    stopped. The session's time limit is for all three together."""
+    """Trains ``base``, a looped model, and its two baselines, and writes the page that compares them. Returns an
+    Outcome where training was stopped. The session's time limit is for all three together."""
     require_matplotlib()
     began, time_limit = time.monotonic(), session.time_limit
     looped = base.model.plan
     plans = {"iso_param": looped.iso_param, "looped": looped, "iso_flop": looped.iso_flop}
-    measured: dict[str, Measured] = {}
+    trained: dict[str, TrainedModel] = {}
     for role, plan in plans.items():
         config = replace(base, model=replace(base.model, plan=plan))
         directory = _directory(out, config)
@@ -51,23 +50,22 @@ def quick(base: TrainConfig, out: Path, session: Session, say: Callable[[str], N
         if not outcome.finished or outcome.signal:
             return outcome
         if outcome.reason == "already finished":
-            say(f"{plan.typography}: found in {directory}, {told_finished(outcome.result)}")
-        measured[role] = _measure(plan, outcome.result, Run.load(directory))
-    comparison = Comparison(**measured)
-    figure = out / "curves.png"
+            say(f"{plan.typography}: found in {directory}, {describe_finished(outcome.result)}")
+        trained[role] = _trained_model(plan, outcome.result, Run.load(directory))
+    comparison = Comparison(**trained)
     chance = 1 / (base.source.vocab_size - 1)  # ⊥ is never the answer to a planted instance
-    svg = draw_curves(comparison, chance, figure)
+    svg = draw_curves(comparison, chance, out / "curves.png")
     run = Run.load(_directory(out, base))
     facts = _facts(run.config, run.read_result() or {})
     page = out / "index.html"
     with explain_os_errors(f"write {page}"):
         text = render_page(TITLE, claim(comparison), comparison, svg, _solve_one(run), facts)
         page.write_text(text, encoding="utf-8")
-    return QuickResult(comparison, page, figure)
+    return QuickResult(comparison, page)
 
 
 def claim(comparison: Comparison) -> str:
-    """Returns what the numbers say, whichever way they came out."""
+    """Returns the comparison in words, whichever way it came out."""
     loop, once, deep = comparison.looped, comparison.iso_param, comparison.iso_flop
     (block,) = loop.plan.blocks
     layers = "one layer" if block.layers == 1 else f"{block.layers} layers"
@@ -82,9 +80,9 @@ def _directory(out: Path, config: TrainConfig) -> Path:
     return out / f"{config.model.plan}-seed{config.seed}"
 
 
-def _measure(plan: LoopPlan, result: dict[str, Any], run: Run) -> Measured:
+def _trained_model(plan: LoopPlan, result: dict[str, Any], run: Run) -> TrainedModel:
     curve = [(m["step"], m["validation_accuracy"]) for m in run.read_metrics() if "validation_accuracy" in m]
-    return Measured(
+    return TrainedModel(
         plan,
         parameters=result["parameters"],
         flops=result["flops"],

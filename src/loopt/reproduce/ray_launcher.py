@@ -1,7 +1,7 @@
-"""Running the jobs of an experiment side by side, as tasks of a Ray cluster.
+"""Sweeps on a Ray cluster: the jobs of an experiment run side by side, each as a Ray task.
 
-All that a job knows is in its run's directory, which every node must see under the same path. When a worker dies, Ray
-starts its task again, on whichever node has room, and the run resumes from its last checkpoint.
+The state of a job is in its run's directory, which every node must see under the same path. When a worker dies, Ray
+retries its task on any node with room, and the run resumes from its last checkpoint.
 """
 
 from __future__ import annotations
@@ -23,30 +23,26 @@ from loopt.runs.run import BusyError
 from loopt.training import DivergedError, Outcome, Session
 from loopt.training.signals import catch_signals, stopped_by
 
-RETRIES = 3
-"""How often a job whose worker died is started again before it is given up."""
-LOCK_WAIT = 30.0
-"""Seconds for which a job waits for its run's lock: Ray may hear that a worker is dead before the kernel has let go of
-all that it held, a GPU among it."""
-LOOK_EVERY = 0.5
-"""Seconds after which a signal is noticed."""
+RETRIES = 3  # of a job whose worker died
+LOCK_WAIT = 30.0  # seconds for a run's lock: a worker that Ray knows to be dead may still hold it, and its GPU
+POLL_EVERY = 0.5  # seconds between looks for a signal
 
 
 def run_on_ray(
     jobs: Sequence[Job], folders: Folders, session: Session, say: Callable[[str], None], gpus_per_run: float = 1.0
 ) -> tuple[Outcome | None, list[str]]:
-    """Does what ``run_locally`` does, with as many jobs at a time as the cluster has room for, and returns, of the
-    outcomes of those that were stopped, the furthest.
+    """Trains like ``run_locally``, with as many jobs at a time as the cluster has room for. Returns the outcome of the
+    stopped job with the most steps, and the jobs that diverged.
 
-    The time limit is one moment for all jobs, by the clocks of their nodes; the start of Ray counts. A signal cancels
-    the jobs: those that train save and stop, the others just stop. A second signal waits for nothing, and then the last
-    checkpoints are what is resumed. A job that fails leaves the others alone; when they have ended, what failed
-    for another reason than divergence is a ``RunError``.
+    The time limit is one deadline for all jobs, by the clocks of their nodes; starting Ray counts. A signal cancels the
+    jobs: those that train save a checkpoint and stop, the others just stop. A second signal waits for nothing, and runs
+    resume from their last checkpoints. A job that fails leaves the others alone; when all have ended, failures other
+    than divergence raise a ``RunError``.
     """
     if not 0 <= gpus_per_run <= 1:
         raise InputError(f"gpus_per_run={gpus_per_run}: allowed is 0 to 1, since a run trains on one GPU")
     deadline = None if session.time_limit is None else time.time() + session.time_limit
-    folders = Folders(folders.runs.resolve(), folders.results.resolve())  # a worker may live in another directory
+    folders = Folders(folders.runs.resolve(), folders.results.resolve())  # a worker may have another working directory
     with _cluster() as ray:
         gpus = gpus_per_run if session.device in ("auto", "cuda") and ray.cluster_resources().get("GPU") else 0
         device = "cpu" if gpus_per_run == 0 and session.device == "auto" else session.device
@@ -59,8 +55,8 @@ def run_on_ray(
 
 @contextmanager
 def _cluster() -> Iterator[Any]:
-    """Yields Ray, connected: as this process already is, else to the cluster that RAY_ADDRESS names or that ``ray
-    start`` started here, else to one of our own that ends with us."""
+    """Yields Ray, connected: as this process already is, else to the cluster of RAY_ADDRESS or of ``ray start`` on this
+    machine, else to one of our own that ends with us."""
     try:
         import ray
     except ImportError:
@@ -78,7 +74,7 @@ def _cluster() -> Iterator[Any]:
 
 
 def _check_address(address: str) -> None:
-    """Raises an InputError where no cluster answers; Ray itself tries for more than two minutes before it gives up."""
+    """Raises an InputError where no cluster answers, at once: Ray itself tries for more than two minutes."""
     if address in ("", "auto", "local"):
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -89,7 +85,7 @@ def _check_address(address: str) -> None:
 
 
 def _run(job: Job, folders: Folders, session: Session, deadline: float | None) -> Outcome:
-    """Runs one job in a worker: a task runs in the main thread there, so that ``train`` catches signals as usual."""
+    """Trains one job in a worker, in its main thread, so that ``train`` catches signals as usual."""
     if deadline is not None:
         left = deadline - time.time()
         if left <= 0:
@@ -97,7 +93,7 @@ def _run(job: Job, folders: Folders, session: Session, deadline: float | None) -
         session = replace(session, time_limit=left)
     outcome = _run_when_free(job, folders, session)
     if not outcome.finished and outcome.signal == signal.SIGTERM:
-        signal.raise_signal(signal.SIGTERM)  # meant for this worker or its node: to Ray it is dead, the job is not
+        signal.raise_signal(signal.SIGTERM)  # it was for this worker or its node: let Ray retry the job elsewhere
     return outcome
 
 
@@ -115,7 +111,7 @@ def _run_when_free(job: Job, folders: Folders, session: Session) -> Outcome:
 def _watch(
     ray: Any, waiting: dict[Any, Job], folders: Folders, caught: list[int], say: Callable[[str], None]
 ) -> tuple[Outcome | None, list[str]]:
-    """Says of every job how it ended, when it ends."""
+    """Waits for all jobs, reports how each ended, and cancels them on a signal."""
     stopped: list[Outcome] = []
     diverged: list[str] = []
     failed: list[str] = []
@@ -124,8 +120,8 @@ def _watch(
         if caught and not cancelled:
             cancelled = True
             for reference in waiting:
-                ray.cancel(reference)  # to a worker this is Ctrl-C
-        ended, _ = ray.wait(list(waiting), timeout=LOOK_EVERY)
+                ray.cancel(reference)  # the worker gets a Ctrl-C
+        ended, _ = ray.wait(list(waiting), timeout=POLL_EVERY)
         for reference in ended:
             job = waiting.pop(reference)
             try:
@@ -137,7 +133,7 @@ def _watch(
                     diverged.append(job.name)
                 else:
                     failed.append(job.name)
-                # An InputError stands alone; of anything else we want the traceback, which Ray puts into its own.
+                # An InputError speaks for itself; of any other error Ray's text has the traceback.
                 say(str(error.cause) if isinstance(error.cause, InputError) else f"{job.name}: {error}")
                 continue
             except ray.exceptions.RayError as error:
@@ -151,7 +147,7 @@ def _watch(
                 outcome = _by_our_signal(outcome, caught)
                 stopped.append(outcome)
                 say(f"{job.name}: {outcome.reason}, {f'saved at step {outcome.step}' if outcome.step else 'not begun'}")
-    if caught and not stopped:  # it came when there was nothing left to stop
+    if caught and not stopped:  # the signal came when all had ended
         stopped.append(_by_our_signal(Outcome(False, 0, ""), caught))
     if failed and not stopped:
         raise RunError(f"{len(failed)} runs failed, as told above: {', '.join(failed)}. The same command tries again")
@@ -159,7 +155,7 @@ def _watch(
 
 
 def _by_our_signal(outcome: Outcome, caught: list[int]) -> Outcome:
-    """Returns the outcome of a job that we cancelled as that of the signal that we caught."""
+    """Returns the outcome of a cancelled job with the signal that we caught as its reason."""
     if not caught:
         return outcome
     return replace(outcome, reason=stopped_by(caught[0]), signal=caught[0])

@@ -1,95 +1,89 @@
-"""Running the jobs of an experiment in this process, resuming whatever is there."""
+"""Sweeps in this process: the jobs of an experiment, resumed from what is there."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from rich.progress import Progress
 
 from loopt.devices import pick_device
 from loopt.errors import InputError
-from loopt.reproduce.experiment import Job, told_finished
+from loopt.reproduce.experiment import Job, describe_finished
 from loopt.runs import Run, checkpoint, codec
 from loopt.scoring import mean_score, score_each
 from loopt.tasks import Task
 from loopt.training import DivergedError, Outcome, Session, train, train_stepwise
 from loopt.training.clock import SharedClock
-from loopt.training.progress import ProgressLines
+from loopt.training.progress import ProgressLine, progress_display
 from loopt.training.signals import catch_signals, stopped_by
 
-MOST_EXAMPLES = 8192
-"""For each number of loops, and for each difficulty."""
+MOST_EXAMPLES = 8192  # for each number of loops, and for each difficulty
 
 
 @dataclass(frozen=True)
 class Folders:
-    """Where an experiment leaves things."""
+    """The directories of an experiment's runs and results."""
 
     runs: Path = Path("runs")
-    """Where the runs go; they can be thrown away when their results are there."""
+    """Where the runs go; they can be deleted when their results are there."""
     results: Path = Path("runs/results")
     """Where the result files go. What is finished there is not trained again."""
 
     def run_of(self, job: Job) -> Path:
-        """Returns the directory of a job's run."""
         return self.runs / job.experiment.name / job.scale / job.name
 
 
 def unfinished(jobs: Sequence[Job], folders: Folders, say: Callable[[str], None]) -> list[Job]:
-    """Returns the jobs that have no result yet, and says of the others when and by which code they were finished."""
+    """Returns the jobs without a result, and reports when and by which code the others were finished."""
     waiting = []
     for job in jobs:
         found = job.read_result(folders.results)
         if found is None:
             waiting.append(job)
         else:
-            say(f"{job.name}: found in {job.result_path(folders.results)}, {told_finished(found['result'])}")
+            say(f"{job.name}: found in {job.result_path(folders.results)}, {describe_finished(found['result'])}")
     return waiting
 
 
 def run_locally(
     jobs: Sequence[Job], folders: Folders, session: Session, say: Callable[[str], None], together: int = 1
 ) -> tuple[Outcome | None, list[str]]:
-    """Trains every job that has no result yet, ``together`` of them at a time, within the session's time limit. Returns
-    the outcome that stopped the sweep, if any did, and the jobs that diverged, each of which leaves the others
-    alone."""
+    """Trains every job without a result, ``together`` of them at a time, within the session's time limit. Returns the
+    outcome that stopped the sweep, if any did, and the jobs that diverged, which do not stop it."""
     if together < 1:
         raise InputError(f"together={together}: allowed is 1 or more")
-    with catch_signals() as caught, ProgressLines(session.progress) as lines:
-        sweep = _Sweep(unfinished(jobs, folders, say), folders, session, say, caught, lines)
+    with catch_signals() as caught, progress_display(session.progress) as display:
+        sweep = _Sweep(deque(unfinished(jobs, folders, say)), folders, session, say, caught, display)
         sweep.run(together)
         return sweep.stopped, sweep.diverged
 
 
+@dataclass
 class _Sweep:
-    """Jobs that take turns, a step each; on a GPU their steps are only queued, so they run side by side."""
+    """Trains jobs in turns, a step each. On a GPU steps are only queued, so that jobs run side by side."""
 
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        folders: Folders,
-        session: Session,
-        say: Callable[[str], None],
-        caught: list[int],
-        lines: ProgressLines,
-    ) -> None:
-        self.waiting = deque(jobs)
-        self.folders, self.session, self.say, self.caught, self.lines = folders, session, say, caught, lines
-        self.clock = SharedClock()
-        self.active: dict[str, tuple[Job, Generator[None, None, Outcome]]] = {}
-        self.stopped: Outcome | None = None
-        self.diverged: list[str] = []
+    waiting: deque[Job]
+    folders: Folders
+    session: Session
+    say: Callable[[str], None]
+    caught: list[int]
+    display: Progress
+    clock: SharedClock = field(default_factory=SharedClock)
+    active: dict[str, tuple[Job, Generator[None, None, Outcome]]] = field(default_factory=dict)
+    stopped: Outcome | None = None
+    diverged: list[str] = field(default_factory=list)
 
     def run(self, together: int) -> None:
         some_ran = False
         try:
             while self.active or self.waiting:
                 while self.waiting and len(self.active) < together and not self.caught and not self.stopped:
-                    # Not before the first: every call gets somewhere.
+                    # Never before the first job: every call makes progress.
                     if some_ran and self.clock.out_of_time(self.session.time_limit):
                         self.stopped = Outcome(False, saved_step(self.waiting[0], self.folders), "time limit")
                         break
@@ -109,8 +103,8 @@ class _Sweep:
                 steps.close()
 
     def _start(self, job: Job) -> None:
-        """Starts a job with its first step, before which it is built and compiled: so it is known what time is left."""
-        directory, callbacks = self.folders.run_of(job), [self.lines.line(job.name)]
+        """Starts a job with its first step, which builds and compiles the model: what time is left is known then."""
+        directory, callbacks = self.folders.run_of(job), [ProgressLine(self.display, job.name)]
         steps = train_stepwise(job.config, directory, self.session, self.clock, self.caught, callbacks)
         self.active[job.name] = job, steps
         self.clock.seconds_each(len(self.active))
@@ -129,7 +123,7 @@ class _Sweep:
             return
         del self.active[job.name]
         if outcome.finished:
-            keep_result(job, self.folders, self.session)
+            _save_result(job, self.folders, self.session)
             self.say(f"{job.name}: {outcome.reason} at step {outcome.step}, accuracy {outcome.result['accuracy']:.1%}")
         else:
             self.say(f"{job.name}: {outcome.reason}, saved at step {outcome.step}")
@@ -138,22 +132,22 @@ class _Sweep:
 
 
 def run_job(job: Job, folders: Folders, session: Session) -> Outcome:
-    """Trains one job, and keeps its result when it is finished."""
+    """Trains one job, and saves its result when it is finished."""
     outcome = train(job.config, folders.run_of(job), session, label=job.name)
     if outcome.finished:
-        keep_result(job, folders, session)
+        _save_result(job, folders, session)
     return outcome
 
 
-def keep_result(job: Job, folders: Folders, session: Session) -> None:
-    """Writes the result file of a finished run."""
+def _save_result(job: Job, folders: Folders, session: Session) -> None:
+    """Tests a finished run further where the experiment asks for it, and writes its result file."""
     run = Run.load(folders.run_of(job))
-    further = _measured_further(run, job.experiment.loops_to_test, pick_device(session.device))
-    job.write_result(folders.results, result_of(job, run) | further)
+    further = _further_tests(run, job.experiment.loops_to_test, pick_device(session.device))
+    job.write_result(folders.results, _result_of(job, run) | further)
 
 
-def _measured_further(run: Run, loops: Sequence[int], device: torch.device) -> dict[str, dict[str, float]]:
-    """Returns the accuracy of the best checkpoint with each number of loops, and on each difficulty of its task."""
+def _further_tests(run: Run, loops: Sequence[int], device: torch.device) -> dict[str, dict[str, float]]:
+    """Returns the accuracy of the best checkpoint by number of loops, and by difficulty of its task."""
     task, further = run.config.source, {}
     assert isinstance(task, Task)
     if not (loops or task.difficulties):
@@ -169,8 +163,8 @@ def _measured_further(run: Run, loops: Sequence[int], device: torch.device) -> d
     return further
 
 
-def result_of(job: Job, run: Run) -> dict[str, Any]:
-    """Returns everything that a table or figure needs to know of a finished run."""
+def _result_of(job: Job, run: Run) -> dict[str, Any]:
+    """Returns what tables and figures need of a finished run."""
     evaluations = (line for line in run.read_metrics() if "validation_accuracy" in line)
     return {
         "experiment": job.experiment.name,
@@ -184,8 +178,8 @@ def result_of(job: Job, run: Run) -> dict[str, Any]:
     }
 
 
-def state_of(job: Job, folders: Folders) -> str:
-    """Returns how far a job is: finished and when, step 1200 of 6000, or missing."""
+def status_of(job: Job, folders: Folders) -> str:
+    """Returns the status of a job: finished and when, step 1200 of 6000, or missing."""
     found = job.read_result(folders.results)
     if found is not None:
         return f"finished {found['result']['finished'][:10]}, accuracy {found['result']['accuracy']:.1%}"

@@ -1,12 +1,11 @@
-"""From result files to the paper's table, ours beside theirs.
+"""From result files to the paper's table, our numbers beside the paper's.
 
-A number of ours is the mean over the seeds that all measured rows of the table share, with the range where there are
-several. Seeds that only some rows have are told in a note: they say how much seeds differ, and compare nothing.
+A number of ours is the mean over the seeds that all measured rows share, with the range where there are several. Seeds
+of some rows only are in a note: they show the noise, and compare nothing.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ SOLVED = 0.99
 
 
 def by_loops(experiment: Experiment, scale: Scale, results: Path) -> dict[str, dict[int, float]]:
-    """Returns accuracy by the number of loops at inference, of every run of seed 0 that was measured so."""
+    """Returns accuracy by the number of loops at inference, for every run of seed 0 that was tested so."""
     curves = {}
     for job in jobs_of(experiment, scale, 1):
         found = job.read_result(results)
@@ -34,21 +33,19 @@ def by_loops(experiment: Experiment, scale: Scale, results: Path) -> dict[str, d
 
 
 def by_difficulty(experiment: Experiment, scale: Scale, results: Path) -> dict[LoopPlan, dict[str, float]]:
-    """Returns accuracy on each difficulty, in the mean over the seeds that the table shows for a row; only where a row
-    is one run a seed."""
+    """Returns accuracy by difficulty, the mean over the seeds that the table shows; for rows of one run a seed."""
     curves = {}
-    for plan, row in Measured.read(experiment, scale, results).rows.items():
-        runs = [run for shown in row.shown.values() for run in shown]
-        if len(row.shown) == 1 and runs and all("by_difficulty" in run for run in runs):
-            names = runs[0]["by_difficulty"]
-            curves[plan] = {name: fmean(run["by_difficulty"][name] for run in runs) for name in names}
+    for plan, row in TableResults.read(experiment, scale, results).rows.items():
+        if len(row.shown) == 1 and all("by_difficulty" in run for run in row.runs):
+            names = row.runs[0]["by_difficulty"]
+            curves[plan] = {name: fmean(run["by_difficulty"][name] for run in row.runs) for name in names}
     return curves
 
 
 def build_sheet(experiment: Experiment, scale: Scale, results: Path) -> Sheet:
-    """Returns the table from the files alone; rows that are not measured yet have no numbers of ours."""
+    """Returns the table from the result files alone; rows that are not measured yet have no numbers of ours."""
     columns = experiment.columns(scale)
-    measured = Measured.read(experiment, scale, results)
+    measured = TableResults.read(experiment, scale, results)
     means = {
         plan: {column: fmean(values) for column, values in row.columns.items()} for plan, row in measured.rows.items()
     }
@@ -57,7 +54,7 @@ def build_sheet(experiment: Experiment, scale: Scale, results: Path) -> Sheet:
     for row in experiment.rows:
         ours, comparable = measured.rows[row.plan], scale != "cpu"
         gap = Cell.of([_gap(row.plan, columns, means)], _gap(row.plan, columns, paper), comparable)
-        runs = [run for shown in ours.shown.values() for run in shown]
+        runs = ours.runs
         lines.append(
             Line(
                 name=f"{'Loop' if row.looped else 'Base'} {row.plan.typography}",
@@ -77,37 +74,44 @@ def build_sheet(experiment: Experiment, scale: Scale, results: Path) -> Sheet:
 
 
 def solved_at(result: dict[str, Any]) -> int | None:
-    """Returns the step at which validation first had 99%, or None."""
+    """Returns the step at which validation accuracy first reached 99%, or None."""
     return next((step for step, accuracy, _ in result["curve"] if accuracy >= SOLVED), None)
 
 
 @dataclass(frozen=True)
-class MeasuredRow:
-    """What the result files have of one row."""
+class RowResults:
+    """The results of one row."""
 
     every: dict[str, dict[int, dict[str, Any]]]
     """All results, by variant and seed."""
     shown: dict[str, list[dict[str, Any]]]
-    """Those of the seeds that the rows of the table share, by variant."""
+    """By variant, those of the seeds that the rows of the table share."""
     columns: dict[str, list[float]]
-    """Accuracies in % of those, by column."""
+    """Accuracies of those in %, by column."""
     outdated: list[str]
-    """Runs whose settings are no longer the experiment's."""
+    """Runs whose config is no longer the experiment's."""
+
+    @property
+    def runs(self) -> list[dict[str, Any]]:
+        """Returns the shown results of all variants."""
+        return [run for shown in self.shown.values() for run in shown]
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What the result files have of a table."""
+class TableResults:
+    """The results of a table."""
 
-    rows: dict[LoopPlan, MeasuredRow]
+    rows: dict[LoopPlan, RowResults]
     seeds: dict[str, list[int]]
-    """Those that all measured rows share, by variant; empty where they share none."""
+    """The seeds that all measured rows share, by variant; empty where they share none."""
 
     @classmethod
-    def read(cls, experiment: Experiment, scale: Scale, results: Path) -> Measured:
+    def read(cls, experiment: Experiment, scale: Scale, results: Path) -> TableResults:
         """Reads the result files of all rows."""
         found = {row.plan: _results_of(experiment, scale, row, results) for row in experiment.rows}
-        seeds = {variant: _shared(every[variant] for every, _ in found.values()) for variant in experiment.variants}
+        seeds = {
+            variant: _shared_seeds(every[variant] for every, _ in found.values()) for variant in experiment.variants
+        }
         rows = {}
         for plan, (every, outdated) in found.items():
             shown, columns = {}, {}
@@ -118,14 +122,14 @@ class Measured:
                     shown[variant] = chosen
                     for test, column in experiment.columns_of(variant, scale).items():
                         columns[column] = [100 * run["result"]["accuracies"][test] for run in chosen]
-            rows[plan] = MeasuredRow(every, shown, columns, outdated)
+            rows[plan] = RowResults(every, shown, columns, outdated)
         return cls(rows, seeds)
 
 
 def _results_of(
     experiment: Experiment, scale: Scale, row: Row, results: Path
 ) -> tuple[dict[str, dict[int, dict[str, Any]]], list[str]]:
-    """Returns all results of a row, by variant and seed, and the names of those with outdated settings."""
+    """Returns all results of a row, by variant and seed, and the names of those with an outdated config."""
     every: dict[str, dict[int, dict[str, Any]]] = {variant: {} for variant in experiment.variants}
     outdated = []
     for variant in experiment.variants:
@@ -139,54 +143,49 @@ def _results_of(
     return every, outdated
 
 
-def _shared(by_row: Iterable[dict[int, Any]]) -> list[int]:
-    """Returns the seeds that all rows have, of those that have any."""
+def _shared_seeds(by_row: Iterable[dict[int, Any]]) -> list[int]:
+    """Returns the seeds that are in all rows, but for rows without any."""
     measured = [set(by_seed) for by_seed in by_row if by_seed]
     return sorted(set.intersection(*measured)) if measured else []
 
 
 def _gap(plan: LoopPlan, columns: Sequence[str], values: dict[LoopPlan, dict[str, float]]) -> float | None:
-    """Returns the % gap of a looped row, by the mean over the columns; None where a number it needs is not there."""
+    """Returns the % gap of a looped row, by the mean over the columns; None where a number is missing."""
     if plan.depth == plan.distinct_layers:
         return None
-    means = []
-    for one in (plan, plan.iso_param, plan.iso_flop):
-        numbers = [values.get(one, {}).get(column) for column in columns]
-        if any(number is None for number in numbers):
-            return None
-        means.append(sum(number for number in numbers if number is not None) / len(columns))
-    looped, iso_param, iso_flop = means
-    gap = percent_gap(looped, iso_param, iso_flop)
-    return None if iso_flop <= iso_param or math.isnan(gap) else gap
+    rows = [values.get(one, {}) for one in (plan, plan.iso_param, plan.iso_flop)]
+    if any(column not in row for row in rows for column in columns):
+        return None
+    looped, iso_param, iso_flop = (sum(row[column] for column in columns) / len(columns) for row in rows)
+    return percent_gap(looped, iso_param, iso_flop) if iso_flop > iso_param else None
 
 
-def _notes(experiment: Experiment, scale: Scale, measured: Measured) -> list[str]:
+def _notes(experiment: Experiment, scale: Scale, measured: TableResults) -> list[str]:
     notes = [
         "Accuracy in %, ours (the paper's, difference).",
         "% gap by the mean over the columns; in brackets what follows from the paper's numbers: it prints none.",
     ]
-    if not experiment.in_the_paper:
+    if not any(row.paper for row in experiment.rows):
         notes = ["Accuracy in %; % gap by the mean over the columns. The paper has no such table."]
     elif scale == "cpu":
         notes[0] = "Accuracy in %, ours (the paper's)."
         notes.append("At this scale the task and the models are smaller than the paper's: look at the pattern alone.")
     notes.append("Steps of each run; to 99%: the step at which its validation first had that; seconds of all runs.")
-    rows = measured.rows
-    if any(row.shown for row in rows.values()):
+    rows = measured.rows.values()
+    if any(row.shown for row in rows):
         notes += _seed_notes(experiment, measured)
-    outdated = [name for row in rows.values() for name in row.outdated]
+    outdated = [name for row in rows for name in row.outdated]
     if outdated:
         notes.append(f"Measured with settings that have changed since: {', '.join(outdated)}.")
     for key, what in (("hardware", "On"), ("torch", "torch"), ("loopt", "loopt")):
-        runs = [run for row in rows.values() for shown in row.shown.values() for run in shown]
-        seen = sorted({run["result"][key] for run in runs})
+        seen = sorted({run["result"][key] for row in rows for run in row.runs})
         if seen:
             notes.append(f"{what} {', '.join(seen)}.")
     return notes
 
 
-def _seed_notes(experiment: Experiment, measured: Measured) -> list[str]:
-    """Returns what is to be said about seeds: which the table shows, the best of them, and those of some rows alone."""
+def _seed_notes(experiment: Experiment, measured: TableResults) -> list[str]:
+    """Returns the notes on seeds: which the table shows, the best of them, and those of some rows only."""
     shared = {variant: seeds for variant, seeds in measured.seeds.items() if seeds}
     notes = []
     if not shared:
@@ -194,8 +193,8 @@ def _seed_notes(experiment: Experiment, measured: Measured) -> list[str]:
     elif all(seeds == [0] for seeds in shared.values()):
         notes.append("One seed each.")
     else:
-        told = "; ".join(" ".join([variant, *map(str, seeds)]).strip() for variant, seeds in shared.items())
-        notes.append(f"Mean [range] over the seeds that all rows have: {told}.")
+        listed = "; ".join(" ".join([variant, *map(str, seeds)]).strip() for variant, seeds in shared.items())
+        notes.append(f"Mean [range] over the seeds that all rows have: {listed}.")
     if experiment.best_of > 1:
         notes.append(f"The paper reports the best of {experiment.best_of} seeds.")
         best = [text for plan, row in measured.rows.items() for text in _best_seed(plan, row)]
@@ -207,25 +206,25 @@ def _seed_notes(experiment: Experiment, measured: Measured) -> list[str]:
     return notes
 
 
-def _best_seed(plan: LoopPlan, row: MeasuredRow) -> list[str]:
-    """Returns, for each variant with several shown seeds, the accuracy of the one that validation would choose."""
+def _best_seed(plan: LoopPlan, row: RowResults) -> list[str]:
+    """Returns, for each variant with several shown seeds, the test accuracy of the one that is best on validation."""
     return [
-        _told(plan, variant, f"{100 * max(runs, key=_best_validation)['result']['accuracy']:.1f}")
+        _labelled(plan, variant, f"{100 * max(runs, key=_best_validation)['result']['accuracy']:.1f}")
         for variant, runs in row.shown.items()
         if len(runs) > 1
     ]
 
 
-def _all_seeds(plan: LoopPlan, row: MeasuredRow) -> list[str]:
-    """Returns the mean accuracy of every seed, for variants of which not all seeds are shown."""
+def _all_seeds(plan: LoopPlan, row: RowResults) -> list[str]:
+    """Returns the accuracy of every seed, for variants of which not all seeds are shown."""
     return [
-        _told(plan, variant, ", ".join(f"{100 * run['result']['accuracy']:.1f}" for run in by_seed.values()))
+        _labelled(plan, variant, ", ".join(f"{100 * run['result']['accuracy']:.1f}" for run in by_seed.values()))
         for variant, by_seed in row.every.items()
         if len(by_seed) > len(row.shown.get(variant, []))
     ]
 
 
-def _told(plan: LoopPlan, variant: str, numbers: str) -> str:
+def _labelled(plan: LoopPlan, variant: str, numbers: str) -> str:
     return " ".join(filter(None, (plan.typography, variant, numbers)))
 
 

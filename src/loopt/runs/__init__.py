@@ -3,7 +3,7 @@
 from loopt.runs.checkpoint import Best, CheckpointError, TrainState
 from loopt.runs.config import TrainConfig
 from loopt.runs.optimizers import AdafactorConfig, AdamWConfig, MuonConfig, OptimizerConfig
-from loopt.runs.run import Run, load, load_run, read_config
+from loopt.runs.run import Run, load, read_config
 
 __all__ = [
     "AdafactorConfig",
@@ -16,6 +16,5 @@ __all__ = [
     "TrainConfig",
     "TrainState",
     "load",
-    "load_run",
     "read_config",
 ]

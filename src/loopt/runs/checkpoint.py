@@ -63,7 +63,6 @@ class TrainState:
 
 
 def name_of(step: int) -> str:
-    """Returns the name of a checkpoint's directory."""
     return f"step-{step}"
 
 
@@ -76,7 +75,6 @@ def steps_in(directory: Path) -> list[int]:
 
 
 def is_kept(directory: Path, step: int) -> bool:
-    """Tells whether a checkpoint is to stay for good."""
     return (directory / name_of(step) / KEEP_MARKER).exists()
 
 
@@ -176,7 +174,6 @@ def put_weights(model: torch.nn.Module, tensors: Mapping[str, Tensor], where: st
 
 
 def load_optimizer(directory: Path, step: int) -> dict[str, Tensor]:
-    """Returns a checkpoint's optimizer state, by name."""
     return _load(directory / name_of(step) / OPTIMIZER)
 
 

@@ -25,7 +25,6 @@ def _kinds_of(choice: type) -> dict[str, Any]:
 
 
 def to_json(config: TrainConfig) -> dict[str, Any]:
-    """Returns the config as plain JSON values."""
     encoded: dict[str, Any] = _encode(config)
     return encoded
 

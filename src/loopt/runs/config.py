@@ -40,7 +40,8 @@ class RegularizerConfig:
         return self.block > 0
 
     def check(self, layers: int) -> None:
-        """Refuse a block that a model with so many distinct layers is not made of, twice at least."""
+        """Raises a ConfigError for a block of which a model with so many distinct layers is not made, twice at
+        least."""
         smaller = [k for k in range(1, layers) if layers % k == 0]
         choice = " | ".join(map(str, smaller)) or "nothing"
         allowed = f"{choice}, to divide the model's {layers} distinct layers and leave some to compare"

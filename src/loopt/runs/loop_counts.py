@@ -34,6 +34,8 @@ SPREAD = 0.5
 
 @dataclass(frozen=True)
 class LoopCounts:
+    """How many loops each step of training has."""
+
     low: int = 0
     """The fewest loops of a step. 0: the plan's own number always."""
     high: int = 0
@@ -59,9 +61,8 @@ class LoopCounts:
             given = self.center is not None and self.low <= self.center <= self.high
             require(given, "loop_counts.center", self.center, f"from low={self.low} to high={self.high}")
         else:
-            require(
-                self.center is None, "loop_counts.center", self.center, f"none with distribution={self.distribution}"
-            )
+            allowed = f"none with distribution={self.distribution}"
+            require(self.center is None, "loop_counts.center", self.center, allowed)
         if self.distribution == "growing":
             require(self.active, "loop_counts.low", self.low, "1 or more with distribution=growing")
             more = self.high - self.low
@@ -72,7 +73,8 @@ class LoopCounts:
             require(self.until is None, "loop_counts.until", self.until, f"none with distribution={self.distribution}")
 
     def check(self, plan: LoopPlan, steps: int) -> None:
-        """Refuse a plan that does not tell what to loop, and growth into another model or after the end."""
+        """Raises an InputError for a plan that does not tell what to loop, and for growth into another model or after
+        the end."""
         plan.with_loops(self.high)
         if self.until is not None and plan.loopable is not None:
             loops = plan.blocks[plan.loopable].loops
@@ -85,7 +87,7 @@ class LoopCounts:
         return self.low > 0
 
     def count_at(self, step: int, seed: int) -> int:
-        """Loops of this step."""
+        """Returns the loops of this step."""
         if self.until is not None:
             more = self.high - self.low
             return self.low + min(more, step * more // self.until)
@@ -95,7 +97,7 @@ class LoopCounts:
 
     @cached_property
     def probabilities(self) -> tuple[float, ...]:
-        """Of low, low + 1, … high loops, where they are random."""
+        """Returns the probabilities of low, low + 1, … high loops, where they are random."""
         loops = range(self.low, self.high + 1)
         weights = [1.0] * len(loops) if self.center is None else [_lognormal_poisson(n - 1, self.center) for n in loops]
         total = math.fsum(weights)
@@ -103,12 +105,12 @@ class LoopCounts:
 
     @cached_property
     def _reached(self) -> list[float]:
-        """The probability of so many loops or fewer, without the last, which is 1."""
+        """Returns the probability of so many loops or fewer, without the last, which is 1."""
         return list(itertools.accumulate(self.probabilities[:-1]))
 
 
 def _lognormal_poisson(count: int, mean: float) -> float:
-    """Probability of a Poisson number whose rate is log-normal with this mean: a sum over the rate's logarithm."""
+    """Returns the probability of a Poisson number whose rate is log-normal: a sum over the rate's logarithm."""
     deviations = [step / 20 for step in range(-120, 121)]
     rates = [mean * math.exp(SPREAD * z - SPREAD**2 / 2) for z in deviations]
     poisson = (math.exp(count * math.log(rate) - rate - math.lgamma(count + 1)) for rate in rates)

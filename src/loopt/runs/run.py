@@ -40,7 +40,6 @@ class Run:
 
     @classmethod
     def load(cls, directory: Path | str) -> Run:
-        """Returns the run in a directory, for reading."""
         return cls(Path(directory), read_config(Path(directory) / "config.json"))
 
     @classmethod
@@ -77,7 +76,6 @@ class Run:
             raise BusyError(f"run {self.directory} is being trained by another process")
 
     def close(self) -> None:
-        """Releases the directory."""
         for file in (self._metrics, self._lock):
             if file:
                 with contextlib.suppress(OSError):  # what a full disk did not take has been reported by log
@@ -156,7 +154,6 @@ class Run:
         return needed
 
     def load_model(self, which: Literal["best", "last"] | int = "best") -> LoopedTransformer:
-        """Returns the model as a checkpoint has it."""
         step = self.find(which).step
         model = LoopedTransformer(replace(self.config.model, plan=self.config.plan_of_checkpoint(step)))
         with self.advising(step):
@@ -184,7 +181,6 @@ class Run:
             sync(self.directory)
 
     def log(self, entry: dict[str, Any]) -> None:
-        """Appends a line to metrics.jsonl."""
         assert self._metrics is not None
         with explain_os_errors(f"write {self.metrics_path}"):
             self._metrics.write(json.dumps(entry).encode() + b"\n")
@@ -238,11 +234,6 @@ def read_config(path: Path) -> TrainConfig:
     return codec.from_json(data if inside is None else inside)
 
 
-def load_run(directory: Path | str) -> Run:
-    """Returns the run in a directory, for reading: its config, metrics, result, checkpoints and model."""
-    return Run.load(directory)
-
-
 def load(directory: Path | str, checkpoint: Literal["best", "last"] | int = "best") -> LoopedTransformer:
     """Returns the trained model of a run: as its best checkpoint has it, or its last one, or that of a step."""
-    return load_run(directory).load_model(checkpoint)
+    return Run.load(directory).load_model(checkpoint)

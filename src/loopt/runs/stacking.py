@@ -12,6 +12,8 @@ from loopt.plan import Block, LoopPlan
 
 @dataclass(frozen=True)
 class StackingConfig:
+    """When the model gains layers."""
+
     block: int = 0
     """k: layers that the model starts with, and that it gains each time it grows. 0: no stacking."""
     grow_at: tuple[int, ...] = ()
@@ -23,47 +25,27 @@ class StackingConfig:
             require(not self.grow_at, "stacking.grow_at", self.grow_at, "nothing, since block=0")
             return
         ascending = all(a < b for a, b in itertools.pairwise((0, *self.grow_at)))
-        require(
-            bool(self.grow_at) and ascending,
-            "stacking.grow_at",
-            self.grow_at,
-            "one step or more, each later than the last",
-        )
+        allowed = "one step or more, each later than the last"
+        require(bool(self.grow_at) and ascending, "stacking.grow_at", self.grow_at, allowed)
 
     @property
     def active(self) -> bool:
         return self.block > 0
 
-    @classmethod
-    def proportional(cls, block: int, layers: int, steps: int, power: float) -> StackingConfig:
-        """Grow to so many layers, stage i taking a share of the steps proportional to i^power, as MidAS has it: with
-        power 0 all stages are as long, and the higher it is the more steps are taken with the whole model.
-
-        >>> StackingConfig.proportional(block=6, layers=24, steps=1000, power=1).grow_at
-        (100, 300, 600)
-        """
-        whole = block >= 1 and layers >= block and layers % block == 0
-        require(whole, "stacking.block", block, f"a divisor of the {layers} layers")
-        shares = list(itertools.accumulate(stage**power for stage in range(1, layers // block + 1)))
-        return cls(block, tuple(round(steps * share / shares[-1]) for share in shares[:-1]))
-
     def check(self, plan: LoopPlan, steps: int) -> None:
-        """Refuse a model that does not come out of this growth, and growth after the end."""
+        """Raises a ConfigError for a model that does not come out of this growth, and for growth after the end."""
         final = self.plan_at(self.grow_at[-1])
-        require(
-            plan == final,
-            "stacking.grow_at",
-            self.grow_at,
-            f"what grows into the model's plan {plan}, not into {final}",
-        )
+        allowed = f"what grows into the model's plan {plan}, not into {final}"
+        require(plan == final, "stacking.grow_at", self.grow_at, allowed)
         require(self.grow_at[-1] < steps, "stacking.grow_at", self.grow_at, f"steps before the last, steps={steps}")
 
     def layers_at(self, step: int) -> int:
-        """Layers of the model that takes this step."""
+        """Returns how many layers the model has that takes this step."""
         return self.block * (1 + bisect.bisect_right(self.grow_at, step))
 
     def plan_at(self, step: int) -> LoopPlan:
-        """
+        """Returns the plan of the model that takes this step.
+
         >>> [str(StackingConfig(block=6, grow_at=(100, 300)).plan_at(step)) for step in (0, 99, 100, 300, 10**6)]
         ['6x1', '6x1', '12x1', '18x1', '18x1']
         """

@@ -2,10 +2,9 @@
 
 from loopt.scoring.exact_match import Score, exact_match, mean_score, score_each
 from loopt.scoring.perplexity import perplexity, text_loss
-from loopt.scoring.readout import Reading, read_out, token_log_probabilities
+from loopt.scoring.readout import read_out, token_log_probabilities
 
 __all__ = [
-    "Reading",
     "Score",
     "exact_match",
     "mean_score",

@@ -23,14 +23,11 @@ EVALUATION_SEED = 0
 
 @dataclass(frozen=True)
 class Score:
-    """How a model did on examples of a task."""
-
     accuracy: float
     """Exact match."""
     loss: float
     """Mean cross-entropy over the answer tokens, in nats."""
     examples: int
-    """How many there were."""
 
 
 def score_each(

@@ -8,9 +8,8 @@ from loopt.model import ModelConfig
 
 BFLOAT16_ON = ("cuda",)
 """Devices where matrix products are in bfloat16."""
-STATE_ELEMENTS = {"cpu": 2**20}
+STATE_ELEMENTS = {"cpu": 2**20, "cuda": 2**25, "mps": 2**25}
 """How many numbers the states of a scored batch have at most: a GPU wants more at a time than a training batch has."""
-STATE_ELEMENTS_ON_GPU = 2**25
 
 
 def computes_in_bfloat16(device: torch.device) -> bool:
@@ -25,7 +24,7 @@ def autocast(device: torch.device) -> torch.autocast:
 
 def scoring_batch(model: ModelConfig, length: int, device: torch.device) -> int:
     """Returns how many sequences of ``length`` tokens to score at a time."""
-    return max(1, STATE_ELEMENTS.get(device.type, STATE_ELEMENTS_ON_GPU) // (length * model.d_model))
+    return max(1, STATE_ELEMENTS[device.type] // (length * model.d_model))
 
 
 def exact_type(device: torch.device) -> torch.dtype:

@@ -1,4 +1,4 @@
-"""Problems with known answers. ``get("phop", p=3, n=24)`` makes one; ``names()`` tells which there are."""
+"""Synthetic tasks with known answers. ``get("phop", p=3, n=24)`` makes one, and ``names()`` lists them."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str, **settings: Any) -> Task:
-    """The task of that name; ``settings`` are the fields of its class, those not given keep their defaults."""
+    """Returns the task of that name; ``settings`` are fields of its class, and those not given keep their defaults."""
     if name not in registry:
         raise InputError(f"task {name!r} is not known; allowed are {', '.join(registry)}")
     task = registry[name]
-    allowed = [field.name for field in fields(task)]  # type: ignore[arg-type]
+    allowed = [field.name for field in fields(task)]
     for setting in settings:
         if setting not in allowed:
             raise InputError(f"task {name}: no setting {setting!r}; allowed are {', '.join(allowed)}")

@@ -1,8 +1,9 @@
 """n-ary addition: add up many numbers at once, and write down nothing but the sum.
 
-Operands have leading zeros up to a fixed number of digits; their sum is written without any, most significant digit
-first, and an end token closes it. Examples with one number of operands have one length: where a sum has fewer digits
-than it could have, padding follows its end. With ``room`` all examples have one length, and all sums one place.
+Operands have leading zeros up to a fixed number of digits; their sum has none, starts with its most significant digit
+and is followed by an end token. Examples with the same number of operands have the same length: where a sum has fewer
+digits than it could have, padding follows the end token. With ``room`` all examples have one length, and all sums start
+at the same position.
 
 >>> print(Addition(operands=4).render([3, 1, 5, 10, 1, 2, 0, 10, 0, 4, 5, 10, 8, 2, 4, 11]))
 4 operands of 3 digits: answer 1304
@@ -30,15 +31,7 @@ from torch import Tensor
 
 from loopt.errors import InputError
 from loopt.random_bits import Stream
-from loopt.tasks.base import (
-    IGNORE,
-    Batch,
-    Supervision,
-    Task,
-    check_choice,
-    check_integer,
-    different_integers,
-)
+from loopt.tasks.base import IGNORE, Batch, Supervision, Task, check_choice, check_integer, different_integers
 
 VOCABULARY = (*"0123456789", "+", "=", "end", "pad")
 PLUS, EQUALS, END, PAD = range(10, 14)
@@ -51,17 +44,17 @@ class Addition(Task):
     name: ClassVar[str] = "addition"
 
     operands: tuple[int, ...] = (2, 4, 8, 16, 32)
-    """How many numbers are added. With several, every number of operands has the same share of the examples."""
+    """How many numbers are added. With several counts, each has the same share of the examples."""
     digits: int = 3
     """Digits of an operand, which is drawn uniformly from 0 to 99…9."""
     test_operands: tuple[int, ...] = (8, 16, 24, 32)
-    """The numbers of operands that a trained model is measured on, each for itself."""
+    """The numbers of operands that a trained model is scored on, one by one."""
     supervision: Supervision = "last"
-    """Where the loss looks: at the sum, or also at every digit of an operand, for what its column adds up to so far: in
-    the second, fourth, … operand for that sum's last digit, in the others for the one before it."""
+    """last: the labels are those of the sum. every: each digit of an operand also has a label, a digit of what its
+    column adds up to so far: the last digit in the second, fourth, … operand, the one before it in the others."""
     room: int = 0
-    """For how many operands there is room: padding stands in front of fewer, so that all sums are written in the same
-    place; 0: no padding in front."""
+    """For how many operands there is room: padding stands in front of fewer, so that all sums are in the same place;
+    0: no padding in front."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -98,22 +91,22 @@ class Addition(Task):
         return {f"n={count}": replace(self, operands=(count,)) for count in self.test_operands}
 
     def draw(self, indices: Tensor, stream: Stream) -> Batch:
-        """Example i of a mixture of k numbers of operands is example i // k of the mixture's task number i % k."""
+        """Draws examples; with k numbers of operands, example i is example i // k of the mixture's task i % k."""
         kinds = len(self.operands)
         if kinds == 1:
-            return self._with(self.operands[0], indices, stream)
+            return self._draw_one_kind(self.operands[0], indices, stream)
         which, index = (indices % kinds)[:, None], indices // kinds  # [batch, 1], [batch]
         tokens = indices.new_full((len(indices), self.length), PAD)
         targets = answers = torch.full_like(tokens, IGNORE)
-        for part, operands in enumerate(self.operands):
-            batch = self._with(operands, index, stream)
-            tokens = torch.where(which == part, batch.tokens, tokens)
-            targets = torch.where(which == part, batch.targets, targets)
-            answers = torch.where(which == part, batch.answers, answers)
+        for kind, operands in enumerate(self.operands):
+            batch = self._draw_one_kind(operands, index, stream)
+            tokens = torch.where(which == kind, batch.tokens, tokens)
+            targets = torch.where(which == kind, batch.targets, targets)
+            answers = torch.where(which == kind, batch.answers, answers)
         return Batch(tokens, targets, answers)
 
-    def _with(self, operands: int, indices: Tensor, stream: Stream) -> Batch:
-        """Examples with this many operands, as long as this task's are."""
+    def _draw_one_kind(self, operands: int, indices: Tensor, stream: Stream) -> Batch:
+        """Draws examples with this many operands, padded to this task's length."""
         batch, draws = len(indices), operands * self.digits
         # Not one purpose for all: the first operands of longer examples would be those of the shorter ones.
         drawn = stream.integers(indices, draws, 10, f"digits of {operands} operands")
@@ -124,7 +117,7 @@ class Addition(Task):
         written = self._written_sum(digits)  # [batch, answer + 1]
         tokens = torch.cat([question, written], dim=1)
         labels = torch.where(written == PAD, IGNORE, written)
-        # The label of a position is the token after it, from "=" on; the last token has none after it.
+        # From "=" on, the label of a position is the next token; the last position has none.
         before_equals = question.shape[1] - 1
         answers = F.pad(labels, (before_equals, 1), value=IGNORE)
         targets = answers
@@ -136,9 +129,9 @@ class Addition(Task):
         return Batch(F.pad(tokens, around, value=PAD), targets, answers)
 
     def _written_sum(self, digits: Tensor) -> Tensor:
-        """[batch, operands, digits] -> [batch, most digits of a sum + 1]: the sum, its end, and padding.
+        """Returns the sum, its end token and padding: [batch, operands, digits] -> [batch, most digits of a sum + 1].
 
-        Column by column with carries, so that no number is too long for an int64.
+        It adds column by column with carries, so that no number is too long for an int64.
         """
         operands = digits.shape[1]
         width = self._most_digits_of_sum(operands)
@@ -169,7 +162,7 @@ class Addition(Task):
         return (labels + [IGNORE] * len(tokens))[: len(tokens)]
 
     def render(self, tokens: Sequence[int]) -> str:
-        """The sum as one does it on paper, with what is carried into each column on top, and as one line of text."""
+        """Returns the sum as it is done on paper, with the carries on top, and as one line of text."""
         operands = self._read(tokens)
         answer = str(sum(int(operand) for operand in operands))
         lines = [f"{_several(len(operands), 'operand')} of {_several(self.digits, 'digit')}: answer {answer}", ""]
@@ -178,7 +171,7 @@ class Addition(Task):
         return "\n".join(lines)
 
     def _read(self, tokens: Sequence[int]) -> list[str]:
-        """The operands, as they are written, after any padding; whatever follows the first "=" is not looked at."""
+        """Returns the operands as written, without padding; what follows the first "=" is not read."""
         ids = [int(token) for token in tokens]
         for token in ids:
             check_integer(self.name, "token", token, 0, len(VOCABULARY) - 1)
@@ -198,10 +191,10 @@ def _padding_in_front(tokens: Sequence[int]) -> int:
 
 
 def _column_labels(digits: Tensor) -> Tensor:
-    """[batch, operands, digits] -> [batch, operands * (digits + 1)]: a digit of each column's sum so far.
+    """Returns a digit of each column's sum so far: [batch, operands, digits] -> [batch, operands * (digits + 1)].
 
-    The last digit alone can be had by adding operand after operand, one in a layer, and models that had found this way
-    stayed with it; the digit before it asks for the size of the sum, which attention over all operands gives.
+    The last digit alone can be found by adding one operand per layer, and models that had learned this stayed with it;
+    the digit before it needs the size of the sum, which attention over all operands gives.
     """
     columns = digits.cumsum(1)  # [batch, operands, digits]
     labels = columns // 10 % 10
@@ -210,7 +203,7 @@ def _column_labels(digits: Tensor) -> Tensor:
 
 
 def _on_paper(operands: Sequence[str], answer: str) -> list[str]:
-    columns = max(len(answer), 1 + len(operands[0]))  # the + has one of its own
+    columns = max(len(answer), 1 + len(operands[0]))  # one is for the +
     carries = [0]  # into the units, the tens, …
     for place in range(1, columns):
         column = (int(operand[-place]) for operand in operands if place <= len(operand))
@@ -231,11 +224,11 @@ def _several(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def _wrapped(pieces: Sequence[str]) -> list[str]:
-    """The pieces joined to lines of at most 100 columns, or one piece where that is longer."""
+def _wrapped(terms: Sequence[str]) -> list[str]:
+    """Returns the terms joined to lines of at most 100 columns; a longer term has a line of its own."""
     lines = [""]
-    for piece in pieces:
-        if lines[-1] and len(lines[-1]) + len(piece) > 100:
+    for term in terms:
+        if lines[-1] and len(lines[-1]) + len(term) > 100:
             lines.append("")
-        lines[-1] += piece
+        lines[-1] += term
     return lines

@@ -1,7 +1,7 @@
 """Variable assignment: find a variable's value through a chain of copies.
 
-Some variables get a number each. At every further level as many new ones each copy one of the level before, no two
-the same. The question is about a variable of the last level, which is ``depth`` copies away from its number. The
+At the first level, each variable is set to a number. At every further level as many new variables each copy a different
+one of the level before. The question is about a variable of the last level, ``depth`` copies away from its number. The
 examples of the paper, at depths 0 and 1, with the chain that leads to the answer:
 
 >>> task = VariableAssignment()
@@ -37,7 +37,7 @@ The other rendering is Python, where a comment says what ``print`` prints. With 
 (['2', '9'], '9')
 
 Levels follow one another, so the place of a statement says nothing about the answer and a guess among the candidates
-is right one time in ``variables``. That, with 5 variables, is where the paper's weakest models are.
+is right one time in ``variables``. With 5 variables, that is where the paper's weakest models are.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 SYMBOLS = ("=", ",", "?", "\n", "print", "(", ")", "#")
 SEPARATOR = {"math": ",", "code": "\n"}
 QUESTION = {"math": (None, "=", "?"), "code": ("print", "(", None, ")", "#")}
-"""None is where the variable asked for stands; the label is that of the last symbol."""
+"""None stands for the variable asked for; the label is at the last symbol."""
 MAX_NUMBER = 1000
 
 
@@ -71,13 +71,13 @@ class Problem:
     """One set of assignments and the question about it."""
 
     assignments: tuple[tuple[str, str], ...]
-    """Variable and what it is set to: a number, or a variable that was set before."""
+    """Each variable with what it is set to: a number, or a variable that was set before."""
     asked: str
     position: int
-    """Where, among the tokens, the answer is asked for."""
+    """The position among the tokens whose label is the answer."""
 
     def chain(self) -> list[str]:
-        """From the variable asked for through the ones copied to the number."""
+        """Returns the variable asked for, the ones it copies, and the number at the end."""
         set_to = dict(self.assignments)
         chain = [self.asked]
         while chain[-1] in set_to:
@@ -99,11 +99,11 @@ class VariableAssignment(Task):
     """How many solved problems come before the question."""
     order: Order = "levels"
     """levels: first all numbers, then all copies of these, and so on. shuffled: any order that sets a variable before
-    it is copied; places then give answers away (at depth 1, of 5 candidates, the right one 37% of the time)."""
+    it is copied; places then give answers away (at depth 1, the right one of 5 candidates 37% of the time)."""
     letters: int = 26
-    """From how many letters variables are named: a to z, then A to Z. Each level takes new ones."""
+    """How many letters there are to name variables: a to z, then A to Z. Each level takes new ones."""
     largest: int = 25
-    """The numbers are 1 to this; each is one token."""
+    """The largest number; each number from 1 is one token."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -130,12 +130,11 @@ class VariableAssignment(Task):
 
     @property
     def _assignments(self) -> int:
-        """How many one problem has."""
         return (self.depth + 1) * self.variables
 
     @property
     def _problem_length(self) -> int:
-        """A variable, ``=``, what it is set to and a separator, for each; the question; its answer and a newline."""
+        """Returns the tokens of a problem: 4 for each assignment, the question, its answer and a newline."""
         return 4 * self._assignments + len(QUESTION[self.rendering]) + 2
 
     def _id(self, symbol: str) -> int:
@@ -172,18 +171,18 @@ class VariableAssignment(Task):
         return Batch(tokens, labels, answers)
 
     def _permutations(self, indices: Tensor, stream: Stream, purpose: str, *shape: int) -> Tensor:
-        """[batch, problems, *shape]: along the last dimension, 0 to its size - 1 in random order."""
+        """Draws [batch, problems, *shape]: along the last dimension, 0 to its size - 1 in random order."""
         draws = torch.Size((self.shots + 1, *shape))
         return stream.sort_keys(indices, draws.numel(), purpose).view(len(indices), *draws).argsort(dim=-1)
 
     def _statement_order(self, indices: Tensor, stream: Stream) -> Tensor:
-        """[batch, problems, assignments]: statement number level · variables + chain, in the order they are written."""
+        """Draws an order of the statements, [batch, problems, assignments], each numbered level · variables + chain."""
         levels = self.depth + 1
         if self.order == "levels":
             chain = self._permutations(indices, stream, "order", levels, self.variables)
             level = torch.arange(levels, device=indices.device)[:, None]
             return (level * self.variables + chain).flatten(2)
-        # Any order of the chains' statements will do, if each chain's own are then taken in the order of their levels.
+        # Any order of the chains will do, as long as the statements of each chain follow their levels.
         chain = self._permutations(indices, stream, "order", self._assignments) % self.variables
         each_chain = torch.arange(self.variables, device=indices.device)
         is_chain = chain[..., None] == each_chain  # [batch, problems, assignments, variables]
@@ -191,7 +190,6 @@ class VariableAssignment(Task):
         return level * self.variables + chain
 
     def solve(self, tokens: Sequence[int]) -> list[int]:
-        """Run the assignments of each problem, one after the other."""
         labels = [IGNORE] * len(tokens)
         for problem in self._read(tokens):
             value: dict[str, int] = {}
@@ -201,7 +199,7 @@ class VariableAssignment(Task):
         return labels
 
     def render(self, tokens: Sequence[int]) -> str:
-        """The text, and how the last question is answered."""
+        """Returns the text, and how the last question is answered."""
         problem = self._read(tokens)[-1]
         chain = problem.chain()
         copies = "1 copy" if len(chain) == 3 else f"{len(chain) - 2} copies"
@@ -211,54 +209,33 @@ class VariableAssignment(Task):
             lines += textwrap.wrap(line, 100)
         return "\n".join([*lines, "", *textwrap.wrap(" = ".join(chain), 100)])
 
-    def prompt(self, tokens: Sequence[int], worded: bool = False) -> str:
-        """One example as text for a language model, which is to go on with a space and the answer.
-
-        ``worded`` puts each problem into sentences, as Saunshi et al. (2024) did for the evaluation that the paper
-        repeats. We have not seen their data; the wording follows an account of their appendix by others.
-        """
-        shots = []
-        for problem in self._read(tokens):
-            text = self._worded(problem) if worded else self._plain(problem)
-            shots.append(f"{text} {problem.chain()[-1]}")
-        last = shots[-1].rpartition(" ")[0]
-        return ("\n\n" if worded else "\n").join([*shots[:-1], last])
+    def prompt(self, tokens: Sequence[int]) -> str:
+        """Returns one example as the prompt of a language model, which is to continue with a space and the answer."""
+        *shots, asked = self._read(tokens)
+        return "\n".join([*(f"{self._text(shot)} {shot.chain()[-1]}" for shot in shots), self._text(asked)])
 
     def choices(self, tokens: Sequence[int]) -> list[str]:
-        """The candidates for the answer to the last question: its problem's numbers, in the order they are written."""
+        """Returns the candidates for the answer to the last question: its problem's numbers, in the order written."""
         numbers = (set_to for _, set_to in self._read(tokens)[-1].assignments if set_to.isdecimal())
         return list(dict.fromkeys(numbers))
 
     def answer(self, tokens: Sequence[int]) -> str:
-        """The right one of the choices."""
+        """Returns the right one of the choices."""
         return self._read(tokens)[-1].chain()[-1]
 
-    def _plain(self, problem: Problem) -> str:
+    def _text(self, problem: Problem) -> str:
         if self.rendering == "math":
             return ", ".join([*(f"{one}={set_to}" for one, set_to in problem.assignments), f"{problem.asked}=?"])
         return "\n".join([*(f"{one} = {set_to}" for one, set_to in problem.assignments), f"print({problem.asked})  #"])
 
-    def _worded(self, problem: Problem) -> str:
-        if self.rendering == "math":
-            equations = "\n".join(f"{one}={set_to}" for one, set_to in problem.assignments)
-            return (
-                f"The following is a set of simple mathematical equations.\n\n{equations}\n\n"
-                f"What is the numerical value of {problem.asked}?\nAnswer:"
-            )
-        program = "\n".join(f"{one} = {set_to}" for one, set_to in problem.assignments)
-        return (
-            "The following is a very short Python program. Use the program to resolve the value of the variable in "
-            f"the question.\n\nProgram:\n{program}\n\nQuestion:\nWhat is the value of {problem.asked}?\nAnswer:"
-        )
-
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text in this rendering; spaces do not count, and where a newline counts it is written."""
-        numbers = {symbol: i for i, symbol in enumerate(self.vocabulary)}
+        """Returns the token ids of a text in this rendering; spaces do not count, newlines do."""
+        ids = {symbol: i for i, symbol in enumerate(self.vocabulary)}
         symbols = re.findall(r"print|[0-9]+|\n|[^ ]", text)
         for symbol in symbols:
-            if symbol not in numbers:
-                raise InputError(f"task assignment: {symbol!r} in the text is no symbol of the vocabulary")
-        return [numbers[symbol] for symbol in symbols]
+            if symbol not in ids:
+                raise InputError(f"task assignment: {symbol!r} in the text is no token of the vocabulary")
+        return [ids[symbol] for symbol in symbols]
 
     def _read(self, tokens: Sequence[int]) -> list[Problem]:
         ids = [int(token) for token in tokens]
@@ -269,7 +246,7 @@ class VariableAssignment(Task):
 
 
 class _Reader:
-    """text = (problem answer newline)* problem;  problem = (variable "=" (number | variable) separator)* question"""
+    """Parses (problem answer newline)* problem;  problem = (variable "=" (number | variable) separator)* question."""
 
     def __init__(self, symbols: list[str], rendering: Rendering) -> None:
         self.symbols = symbols

@@ -1,9 +1,8 @@
-"""What can be had without solving a task: how balanced its answers are, which examples come twice, and how often
-cheap shortcuts are right.
+"""Audits of tasks: how balanced the answers are, which examples come twice, and how often cheap shortcuts are right.
 
-Every shortcut is fitted on train examples and measured on test examples by exact match, as a model is. It sees the
-question: the tokens up to the first position with an answer. Later tokens may be the answer written out, so a task
-that asks at many positions is judged by less than a model may read there.
+Every shortcut is fitted on train examples and scored on test examples by exact match, as a model is. It sees the
+question: the tokens up to the first position with an answer. Later tokens may be the answer written out, so where an
+answer has many positions, shortcuts see less than a model does.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ from loopt.tasks.base import IGNORE, Task, check_integer
 
 CHUNK = 4096
 MAX_FEATURES = 1024
-"""A logistic regression counts the commonest things only, which bounds its memory."""
+"""The most features of a logistic regression, the commonest ones, which bounds its memory."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found for one of a task's tests."""
+    """The findings for one of a task's tests."""
 
     test: str
     train_examples: int
     test_examples: int
     answer_tokens: int
-    """How many tokens the longest answer has."""
+    """The number of tokens in the longest answer."""
     first_labels: tuple[tuple[str, float], ...]
     """The first, often only, tokens of the test examples' answers with their shares, commonest first."""
     distinct_answers: int
-    """Different whole answers among the test examples."""
+    """How many different whole answers the test examples have."""
     repeated: int
-    """Train examples that are the same, token by token, as an earlier one."""
+    """Train examples that have the same tokens as an earlier one."""
     leaked: int
     """Test examples that are also train examples."""
     shortcuts: dict[str, float]
@@ -52,8 +51,8 @@ class Audit:
 
 
 def audit(task: Task, examples: int = 100_000, seed: int = 0) -> list[Audit]:
-    """Look at the first ``examples`` of the train split, in equal shares of the task's mixture, and at as many of each
-    of its tests."""
+    """Audits a task on the first ``examples`` of the train split, in equal shares of the task's mixture, and on as many
+    of each of its tests."""
     check_integer(task.name, "examples", examples, len(task.mixture))
     tests = task.tests
     kinds = len(task.vocabulary)
@@ -70,15 +69,15 @@ def audit(task: Task, examples: int = 100_000, seed: int = 0) -> list[Audit]:
 @dataclass(frozen=True)
 class _Examples:
     question: Tensor
-    """[examples, width] int32: 1 + token, each question at the right end of its row, with 0 before it."""
+    """[examples, width] int32: 1 + token id, each question at the right end of its row, with 0 before it."""
     answer: Tensor
     """[examples, width] int32: the labels in order, at the left end of their row, with IGNORE after them."""
     rows: Tensor
-    """[examples] int64: a hash of all tokens."""
+    """[examples] int64: a hash of all tokens of an example."""
 
     @cached_property
     def whole_answers(self) -> list[int]:
-        """A hash of each answer."""
+        """Returns a hash of each example's whole answer."""
         return _hash(self.answer.long().clamp(min=-1) + 1).tolist()
 
     def __len__(self) -> int:
@@ -105,15 +104,15 @@ def _collect(task: Task, examples: int, seed: int, split: Split, width: int) -> 
 
 
 def _hash(rows: Tensor) -> Tensor:
-    """[examples, width] integers, none negative -> [examples]: a sum of one random number for each value at each place,
-    none for 0."""
+    """Hashes each row by adding one random number for each value at each place, 0 left out: [examples, width] integers,
+    none negative -> [examples]."""
     numbers = Stream("audit", 0, "").bits(torch.arange(rows.shape[1]), int(rows.max()) + 1, "hash")
     numbers[:, 0] = 0
     return torch.cat([numbers.T.gather(0, chunk).sum(1) for chunk in rows.split(CHUNK)])
 
 
 Shortcut = Callable[[_Examples], float]
-"""Fitted, it tells the share of other examples that it gets right."""
+"""A fitted shortcut: returns the share of other examples that it gets right."""
 
 
 def _fit(train: _Examples, kinds: int) -> dict[str, Shortcut]:
@@ -133,7 +132,7 @@ def _fit(train: _Examples, kinds: int) -> dict[str, Shortcut]:
 
 
 def _lookup(train: _Examples, key_of: Callable[[_Examples], Sequence[int]]) -> Shortcut:
-    """For every key, the whole answer that most often goes with it."""
+    """Fits a table: for every key, the whole answer that most often goes with it."""
     answers = train.whole_answers
     (always, _), *_ = Counter(answers).most_common(1)
     best: dict[int, int] = {}
@@ -157,24 +156,24 @@ def _bigrams(question: Tensor, base: int) -> Tensor:
 
 
 def _tokens_by_place(question: Tensor, base: int) -> Tensor:
-    """Places are counted from the end of the question."""
+    """Returns a feature for each token at each place, counted from the end of the question."""
     return torch.where(question > 0, torch.arange(question.shape[1]) * base + question, 0)
 
 
-def _logistic_regression(train: _Examples, things_in: Callable[[Tensor], Tensor], kinds_of_things: int) -> Shortcut:
-    """From how often each thing is in the question, each of the answer's tokens by a classifier of its own."""
-    seen = torch.zeros(kinds_of_things, dtype=torch.int64)
+def _logistic_regression(train: _Examples, features_of: Callable[[Tensor], Tensor], kinds: int) -> Shortcut:
+    """Fits a classifier for each token of the answer to how often each of ``kinds`` features is in the question."""
+    seen = torch.zeros(kinds, dtype=torch.int64)
     for question in train.question.split(CHUNK):
-        seen += torch.bincount(things_in(question.long()).flatten(), minlength=kinds_of_things)
-    seen[0] = 0  # what stands for nothing
+        seen += torch.bincount(features_of(question.long()).flatten(), minlength=kinds)
+    seen[0] = 0  # padding is no feature
     kept = seen.argsort(descending=True, stable=True)[: min(MAX_FEATURES, int((seen > 0).sum()))]
-    column = torch.full((kinds_of_things,), len(kept))  # the last column is dropped
+    column = torch.full((kinds,), len(kept))  # the last column is dropped
     column[kept] = torch.arange(len(kept))
 
     def count(question: Tensor) -> Tensor:
-        things = column[things_in(question.long())]  # [chunk, things]
+        features = column[features_of(question.long())]  # [chunk, features]
         counts = torch.zeros(len(question), len(kept) + 1)
-        return counts.scatter_add_(1, things, torch.ones(things.shape))[:, :-1]
+        return counts.scatter_add_(1, features, torch.ones(features.shape))[:, :-1]
 
     counts = torch.cat([count(question) for question in train.question.split(CHUNK)])  # [examples, kept]
     mean = counts.mean(0)
@@ -182,7 +181,7 @@ def _logistic_regression(train: _Examples, things_in: Callable[[Tensor], Tensor]
     counts.sub_(mean).div_(scale)
 
     longest = int((train.answer != IGNORE).sum(1).max())
-    labels, classes = train.answer[:, :longest].unique(return_inverse=True)  # IGNORE, after an answer, is one of them
+    labels, classes = train.answer[:, :longest].unique(return_inverse=True)  # IGNORE, after an answer, is a label too
     weight = torch.zeros(len(kept), longest * len(labels), requires_grad=True)
     bias = torch.zeros(longest * len(labels), requires_grad=True)
 
@@ -199,7 +198,7 @@ def _logistic_regression(train: _Examples, things_in: Callable[[Tensor], Tensor]
         penalized.backward()
         return penalized
 
-    optimizer.step(loss)  # type: ignore[no-untyped-call]
+    optimizer.step(loss)
 
     @torch.no_grad()
     def measure(test: _Examples) -> float:

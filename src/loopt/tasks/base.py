@@ -1,4 +1,4 @@
-"""What a task is: a sampler of examples that runs on any device, and an exact solver to check it against."""
+"""The base class of tasks: a sampler of examples that runs on any device, and an exact solver to check it against."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from loopt.random_bits import Stream
 from loopt.source import Source, Split
 
 IGNORE = -100
-"""The label of a position where nothing is asked."""
+"""Stands where a position has no label; the loss and exact match leave it out."""
 
 Supervision = Literal["last", "every"]
-"""Where the loss looks: at the answer, or at every position that has one of its own."""
+"""Which positions the loss counts: those of the answer, or every one that has a label."""
 
 MAX_INDEX = 2**62
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Labels stand at the position whose output they are compared with: nothing is left to shift."""
+    """Token ids and their labels. A label stands at the position whose output predicts it: nothing is left to shift."""
 
     tokens: Tensor
-    """[batch, length] int64: what the model reads."""
+    """[batch, length] int64: the model's input."""
     targets: Tensor
-    """[batch, length] int64: the labels the loss wants, IGNORE where there is none."""
+    """[batch, length] int64: the labels of the loss, IGNORE elsewhere."""
     answers: Tensor
-    """[batch, length] int64: the labels an example needs all of to count as right, IGNORE elsewhere."""
+    """[batch, length] int64: the labels of exact match, IGNORE elsewhere; an example is right if all of its are."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Source):
-    """A problem generator. Every task adds its own settings, which are plain values too."""
+    """A generator of problems with an exact solver. Every task adds its own settings, which are plain values too."""
 
     train_examples: int | None = None
-    """Size of the training set, gone through again and again; none: every example is new."""
+    """Size of the training set, which is repeated every epoch; none: every example is new."""
     answer_weight: float = 0.0
-    """Share of the loss that the answers get, what exact match looks at; the rest goes to all that is supervised."""
+    """Share of the loss that goes to the answers, which exact match scores; the rest goes to all labels alike."""
     target_accuracy: float | None = None
-    """Stop training when validation accuracy gets there; none: take all steps."""
+    """Stop training when validation accuracy reaches this; none: take all steps."""
 
     def __post_init__(self) -> None:
         if self.train_examples is not None:
@@ -57,28 +57,28 @@ class Task(Source):
     @property
     @abstractmethod
     def vocabulary(self) -> tuple[str, ...]:
-        """Returns what each token id stands for."""
+        """Returns the tokens by id."""
 
     @property
     @abstractmethod
     def length(self) -> int:
-        """Returns the tokens of the longest training example."""
+        """Returns the number of tokens in the longest training example."""
 
     @property
     def mixture(self) -> tuple[Task, ...]:
-        """Returns the tasks, of one length each, that a training batch has in equal shares. One task alone has itself;
-        a mixture of lengths has several, with one vocabulary, so that no work goes into padding."""
+        """Returns the tasks, of one length each, that share a training batch equally. A task of one length returns
+        itself; one of several lengths is a mixture, with one vocabulary, so that no work goes into padding."""
         return (self,)
 
     @property
     def tests(self) -> dict[str, Task]:
-        """Returns the tasks that a trained model is measured on, by the name a table gives them."""
+        """Returns the tasks that a trained model is scored on, by their names in tables."""
         return {self.name: self}
 
     @property
     def difficulties(self) -> dict[str, Task]:
-        """Returns the tasks of one difficulty each, the easiest first, that this one is an even mixture of; none where
-        it is no such mixture."""
+        """Returns the tasks of one difficulty each, the easiest first, that this one mixes evenly; none where it mixes
+        none."""
         return {}
 
     @property
@@ -96,9 +96,9 @@ class Task(Source):
     def sample(
         self, indices: Tensor | range, seed: int, split: Split, device: torch.device | str | None = None
     ) -> Batch:
-        """The examples with these indices, the same ones whatever else is in the batch.
+        """Returns the examples with these indices, which do not depend on what else is in the batch.
 
-        Without ``device`` they are made where ``indices`` are. Indices on an accelerator are trusted not to be
+        Without ``device`` they are drawn where ``indices`` are. Indices on an accelerator are trusted not to be
         negative, since looking at them would make the host wait.
         """
         check_integer(self.name, "seed", seed, -(2**63), 2**63 - 1)
@@ -107,10 +107,10 @@ class Task(Source):
 
     @abstractmethod
     def draw(self, indices: Tensor, stream: Stream) -> Batch:
-        """[batch] indices -> their examples, with all randomness from ``stream`` and without waiting for a device."""
+        """Draws the examples with these [batch] indices, all randomness from ``stream``, never waiting for a device."""
 
     def encode(self, text: str) -> list[int]:
-        """Returns the tokens of an example as somebody types it: words of the vocabulary, with or without spaces."""
+        """Returns the token ids of an example typed as text: tokens of the vocabulary, with or without spaces."""
         ids = {word: i for i, word in enumerate(self.vocabulary)}
         word_or_space = re.compile("|".join([*map(re.escape, sorted(ids, key=len, reverse=True)), r"\s"]))
         tokens, at = [], 0
@@ -126,16 +126,16 @@ class Task(Source):
 
     @abstractmethod
     def solve(self, tokens: Sequence[int]) -> list[int]:
-        """The right label at each position of one example, IGNORE where the problem defines none.
+        """Returns the right label at each position of one example, IGNORE where the problem defines none.
 
-        Straight from the problem's definition, in plain Python, sharing no code with the sampler. Wherever a batch
-        has a target or an answer, it is the label found here. A solver never reads an answer out of ``tokens``,
-        also where, as in a sum written out with its result, the tokens contain it.
+        A solver is plain Python from the problem's definition and shares no code with the sampler. All targets and
+        answers of a batch agree with it. It never reads an answer out of ``tokens``, even where they contain it, as
+        in a sum written out with its result.
         """
 
     @abstractmethod
     def render(self, tokens: Sequence[int]) -> str:
-        """One example as text for people, with its answer and how it comes about."""
+        """Returns one example as text for people, with its answer and how it comes about."""
 
 
 def check_integer(task: str, field: str, value: Any, at_least: int, at_most: int | None = None) -> None:
@@ -146,7 +146,7 @@ def check_integer(task: str, field: str, value: Any, at_least: int, at_most: int
 
 
 def different_integers(task: str, field: str, given: Any, at_least: int, at_most: int | None = None) -> tuple[int, ...]:
-    """Checked, and as a tuple: the command line gives one, JSON a list, and in Python PHop(p=3) reads best."""
+    """Returns ``given`` as a tuple, checked: the command line gives one, JSON a list, and PHop(p=3) reads best."""
     values = tuple(given) if isinstance(given, list | tuple) else (given,)
     for value in values:
         check_integer(task, field, value, at_least, at_most)

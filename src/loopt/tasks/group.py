@@ -1,6 +1,6 @@
 """Group composition: multiply n elements of a finite group, from left to right.
 
-The answer at position i is g_1 ∘ g_2 ∘ … ∘ g_i, and what counts is the answer at the last, the problem of Theorem 5.1.
+The label at position i is g_1 ∘ g_2 ∘ … ∘ g_i, and the answer is the label at the last one: the problem of Theorem 5.1.
 For a group that is not solvable, S5 and A5 among them, no transformer of constant depth is believed to solve it for
 every n; a depth of log2 n is enough. The tables are those of `groups.py`: of two permutations the right one acts first.
 
@@ -30,18 +30,10 @@ from torch import Tensor
 
 from loopt.random_bits import Stream
 from loopt.tasks import groups
-from loopt.tasks.base import (
-    IGNORE,
-    Batch,
-    Supervision,
-    Task,
-    check_choice,
-    check_integer,
-    different_integers,
-)
+from loopt.tasks.base import IGNORE, Batch, Supervision, Task, check_choice, check_integer, different_integers
 
 Act = tuple[tuple[int, ...], ...]
-"""What an element does: for each factor of its group, where each point goes."""
+"""How an element acts: for each factor of its group, where each point goes."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +45,9 @@ class GroupComposition(Task):
     n: int = 32
     """How many elements are composed."""
     supervision: Supervision = "last"
-    """Where the loss looks: at the last product, or at every position, each of which has a product of its own."""
+    """last: the label is the product of all elements. every: each position's label is the product so far."""
     test_lengths: tuple[int, ...] = ()
-    """The lengths of words, up to n, that a trained model is measured on, each for itself; with none of them, n."""
+    """The numbers of elements, up to n, that a trained model is scored on, one by one; none given: n."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,7 +55,7 @@ class GroupComposition(Task):
         lengths = different_integers(self.name, "test_lengths", self.test_lengths, 1, self.n)
         object.__setattr__(self, "test_lengths", lengths)
         check_choice(self.name, "supervision", self.supervision, get_args(Supervision))
-        _ = self._key
+        _ = self._key  # fails now where there is no such group
 
     @cached_property
     def _group(self) -> groups.Group:
@@ -71,7 +63,7 @@ class GroupComposition(Task):
 
     @cached_property
     def _key(self) -> str:
-        """Of the group's table: a name may be that of a file, which changes."""
+        """Returns a hash of the group's table: a name may be that of a file, which changes."""
         key = hashlib.sha256(repr(self._group.table).encode()).hexdigest()
         _groups[key] = self._group
         return key
@@ -97,7 +89,7 @@ class GroupComposition(Task):
         return Batch(word, products if self.supervision == "every" else answers, answers)
 
     def solve(self, tokens: Sequence[int]) -> list[int]:
-        """From what the elements are called: each name is read as the permutations it stands for."""
+        """Returns the products so far, found by reading each element's name as the permutations it stands for."""
         word = self._read(tokens)
         if self.group.endswith(".json"):  # nothing but its table says what such a group is
             return list(accumulate(word, lambda g, h: self._group.table[g][h]))
@@ -106,14 +98,14 @@ class GroupComposition(Task):
         return [number[product] for product in accumulate((acts[element] for element in word), _compose)]
 
     def render(self, tokens: Sequence[int]) -> str:
-        """The elements, one to a line, with the product up to each."""
+        """Returns the elements, one to a line, each with the product so far."""
         word = [self.vocabulary[element] for element in self._read(tokens)]
         products = [self.vocabulary[product] for product in self.solve(tokens)]
-        wide = max(len("element"), *map(len, word))
+        width = max(len("element"), *map(len, word))
         lines = [f"{len(word)} elements of {self.group}, composed from left to right: answer {products[-1]}", ""]
-        lines.append(f"position  {'element':{wide}}  product so far")
+        lines.append(f"position  {'element':{width}}  product so far")
         for position, (element, product) in enumerate(zip(word, products, strict=True), start=1):
-            lines.append(f"{position:8}  {element:{wide}}  {product}")
+            lines.append(f"{position:8}  {element:{width}}  {product}")
         return "\n".join(lines)
 
     def _read(self, tokens: Sequence[int]) -> list[int]:
@@ -130,18 +122,20 @@ _tables: dict[tuple[str, torch.device], Tensor] = {}
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _table_on(key: str, device: torch.device) -> Tensor:
-    """Copied to a device once: a copy makes the host wait, and can be part of no CUDA graph. By key, since a compiler
-    takes a string for a constant and, up to torch 2.11 at least, a group for none."""
+    """Returns the table on a device, copied once: a copy makes the host wait, and no CUDA graph can contain one.
+
+    It goes by key, since torch.compile takes a string for a constant and, up to torch 2.11 at least, no group.
+    """
     if (key, device) not in _tables:
         _tables[key, device] = _groups[key].tensor(device)
     return _tables[key, device]
 
 
 def _prefix_products(word: Tensor, table: Tensor) -> Tensor:
-    """[batch, n] elements -> [batch, n], the product of each with all before it, in ⌈log2 n⌉ rounds.
+    """Returns the product of each element with all before it, [batch, n] -> [batch, n], in ⌈log2 n⌉ rounds.
 
-    After a round a product reaches twice as far back: what it covers is joined, on the left, with what the last
-    position that it does not cover covers itself.
+    Each round doubles how far back a product reaches: it is multiplied, on the left, by the product that ends where it
+    begins.
     """
     products, reach = word, 1
     while reach < word.shape[1]:
@@ -153,14 +147,14 @@ def _prefix_products(word: Tensor, table: Tensor) -> Tensor:
 
 @cache
 def _as_permutations(group: str, names: tuple[str, ...]) -> list[Act]:
-    """What every element does, as its name says."""
-    made_of = groups.factors(group)
-    parts = [name.strip("[]").split(", ") if len(made_of) > 1 else [name] for name in names]
-    return [tuple(_act(*factor, name) for factor, name in zip(made_of, part, strict=True)) for part in parts]
+    """Returns how every element acts, according to its name."""
+    factors = groups.factors(group)
+    split = [name.strip("[]").split(", ") if len(factors) > 1 else [name] for name in names]  # by factor
+    return [tuple(_act(*factor, name) for factor, name in zip(factors, by_factor, strict=True)) for by_factor in split]
 
 
 def _act(family: str, size: int, name: str) -> tuple[int, ...]:
-    """Where each of the points 0, …, size - 1 goes."""
+    """Returns where each of the points 0, …, size - 1 goes."""
     points = range(size)
     if family == "Z":
         return tuple((x + int(name)) % size for x in points)
@@ -177,5 +171,5 @@ def _act(family: str, size: int, name: str) -> tuple[int, ...]:
 
 
 def _compose(g: Act, h: Act) -> Act:
-    """First h, then g."""
+    """Returns g∘h: first h acts, then g."""
     return tuple(tuple(by_g[x] for x in by_h) for by_g, by_h in zip(g, h, strict=True))

@@ -55,15 +55,15 @@ class Group:
 
     name: str
     elements: tuple[str, ...] = field(repr=False)
-    """What each element is called."""
+    """The name of each element."""
     table: tuple[tuple[int, ...], ...] = field(repr=False)
-    """Row g, column h: g∘h."""
+    """g∘h in row g, column h."""
 
     @classmethod
     def from_table(
         cls, table: Sequence[Sequence[int]] | Tensor, name: str = "table", elements: Sequence[str] | None = None
     ) -> Group:
-        """The group with this table, once it is sure to be one. Without ``elements`` they are called 0, 1, 2, …"""
+        """Returns the group with this table, checked to be one. Without ``elements`` they are named 0, 1, 2, …"""
         rows = _rows(table, name)
         _check_identity_and_inverses(rows, name)
         _check_associativity(rows, name)
@@ -80,16 +80,8 @@ class Group:
     def identity(self) -> int:
         return self.table.index(tuple(range(self.order)))
 
-    @cached_property
-    def inverses(self) -> tuple[int, ...]:
-        return tuple(row.index(self.identity) for row in self.table)
-
-    @cached_property
-    def abelian(self) -> bool:
-        return all(column == row for column, row in zip(zip(*self.table, strict=True), self.table, strict=True))
-
     def product(self, *word: int | str) -> int:
-        """The elements of ``word``, by number or by name, composed from left to right. Of none: the identity."""
+        """Returns the product of ``word``, elements by number or name, from left to right; of none, the identity."""
         product = self.identity
         for element in word:
             product = self.table[product][self.index(element) if isinstance(element, str) else element]
@@ -101,20 +93,20 @@ class Group:
         return self.elements.index(element)
 
     def tensor(self, device: torch.device | str | None = None) -> Tensor:
-        """[order, order] int64: the table."""
+        """Returns the table as an int64 tensor, [order, order]."""
         return torch.tensor(self.table, dtype=torch.int64, device=device)
 
 
 def group(name: str) -> Group:
-    """The group of that name, or the one whose table is in the JSON file of that name."""
+    """Returns the group of that name, or the one whose table is in the JSON file of that name."""
     if not isinstance(name, str):
         raise InputError(f"group {name!r} is not known; allowed are {_KNOWN}")
     return _from_file(name) if name.endswith(".json") else _by_name(name)
 
 
 def factors(name: str) -> tuple[tuple[str, int], ...]:
-    """What a name says, checked: S3xC2 is made of ("S", 3) and ("Z", 2)."""
-    made_of = []
+    """Returns the factors in a group's name, checked: S3xC2 has ("S", 3) and ("Z", 2)."""
+    found = []
     for factor in name.split("x"):
         match = _FACTOR.fullmatch(factor)
         if not match:
@@ -122,10 +114,10 @@ def factors(name: str) -> tuple[tuple[str, int], ...]:
         family, size = match[1], int(match[2])
         if size < _SMALLEST[family]:
             raise InputError(f"group {name!r}: the smallest {family} is {family}{_SMALLEST[family]}")
-        made_of.append(("Z" if family == "C" else family, size))
-    if any(size > MAX_ORDER for _, size in made_of) or math.prod(_order(*factor) for factor in made_of) > MAX_ORDER:
+        found.append(("Z" if family == "C" else family, size))
+    if any(size > MAX_ORDER for _, size in found) or math.prod(_order(*factor) for factor in found) > MAX_ORDER:
         raise InputError(f"group {name!r} has more than {MAX_ORDER} elements; larger tables are not made")
-    return tuple(made_of)
+    return tuple(found)
 
 
 def _order(family: str, size: int) -> int:
@@ -134,11 +126,11 @@ def _order(family: str, size: int) -> int:
 
 @cache
 def _by_name(name: str) -> Group:
-    parts = [_factor(*factor) for factor in factors(name)]
-    elements, table = parts[0]
-    if len(parts) > 1:
-        elements = [f"[{', '.join(names)}]" for names in itertools.product(*(names for names, _ in parts))]
-        for _, right in parts[1:]:
+    named_tables = [_factor(*factor) for factor in factors(name)]
+    elements, table = named_tables[0]
+    if len(named_tables) > 1:
+        elements = [f"[{', '.join(names)}]" for names in itertools.product(*(names for names, _ in named_tables))]
+        for _, right in named_tables[1:]:
             order = len(table) * len(right)
             blocks = table[:, None, :, None] * len(right) + right[None, :, None, :]
             table = blocks.reshape(order, order)
@@ -146,7 +138,7 @@ def _by_name(name: str) -> Group:
 
 
 def _factor(family: str, size: int) -> tuple[list[str], Tensor]:
-    """The elements' names and the table [order, order] of one factor."""
+    """Returns the elements' names and the table [order, order] of one factor."""
     if family == "Z":
         numbers = torch.arange(size)
         return [str(k) for k in range(size)], (numbers[:, None] + numbers) % size
@@ -159,7 +151,7 @@ def _factor(family: str, size: int) -> tuple[list[str], Tensor]:
 
 
 def _dihedral(size: int) -> tuple[list[str], Tensor]:
-    """Element f·size + k is s^f r^k, and s^f r^k s^f' r^k' = s^(f+f') r^(k' ± k), with the minus where f' = 1."""
+    """Returns names and table of all s^f r^k; s^f r^k s^f' r^k' = s^(f+f') r^(k' ± k), with the minus where f' = 1."""
     number = torch.arange(2 * size)
     reflects, turns = number // size, number % size
     both = (reflects[:, None] + reflects) % 2
@@ -169,7 +161,7 @@ def _dihedral(size: int) -> tuple[list[str], Tensor]:
 
 
 def _permutation_table(permutations: Tensor) -> Tensor:
-    """[order, points] permutations in ascending order -> [order, order]: which of them g∘h is."""
+    """Returns which permutation g∘h is: [order, points] permutations in ascending order -> [order, order]."""
     points = permutations.shape[1]
     weights = points ** torch.arange(points - 1, -1, -1)
     codes = permutations @ weights  # [order], ascending
@@ -182,7 +174,7 @@ def _even(permutation: Sequence[int]) -> bool:
 
 
 def _cycles(permutation: Sequence[int]) -> str:
-    """Cycle notation, points counted from 1: each cycle from its smallest point, fixed points left out."""
+    """Returns cycle notation, points counted from 1: each cycle from its smallest point, without fixed points."""
     text, seen = "", set[int]()
     for start in range(len(permutation)):
         cycle = [start]

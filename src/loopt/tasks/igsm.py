@@ -1,9 +1,9 @@
 """Symbolic i-GSM: a page of definitions in no order, and the value of one of them is asked for, modulo 7.
 
-Entities A to P stand on four levels, four to a level. An edge between neighbouring levels, such as E#I, is a
-parameter; each parameter of a problem is defined once, from a constant or from other parameters, and some are of no
-use to the query. The answer is one number, with no steps written down before it. docs/igsm.md tells how problems
-are drawn, and what comes out.
+Entities A to P stand on four levels, four to a level. An edge between neighboring levels, such as E#I, is a
+parameter; each parameter of a problem is defined once, from a constant or from other parameters. Those that the query
+does not need are distractors. The answer is one number, with no steps written down before it. docs/igsm.md says how
+problems are drawn, with statistics.
 
 >>> task = IGSM(statements=4, needed=(1, 3))
 >>> print(task.render(task.encode("F#K := 3 + E#I. E#J := 2 * (E#I - F#K). A#E := F#K. E#I := 5. E#J?")))
@@ -34,18 +34,18 @@ from loopt.tasks.igsm_text import ENTITIES, PAD, Expression, Reader, names_in, w
 
 PER_LEVEL = 4
 EDGES = 48
-"""How many parameters there could be: 12 entities have a level below them, with four entities each."""
+"""The parameters there can be: 12 entities have a level below them, with four entities each."""
 
 MODULI = (3, 5, 7, 11, 13, 17, 19, 23)
 MARKS = ("#", ":=", "+", "-", "*", "(", ")", ".", "?")
 
 MOST_OPERANDS = 3
 LONGEST_RIGHT_SIDE = (1, 5, 11, 15)
-"""Tokens of a constant, and of 2 * X#Y, 2 * (X#Y + X#Y) and 2 * (X#Y + X#Y + X#Y)."""
+"""Tokens of a constant, of 2 * X#Y, of 2 * (X#Y + X#Y) and of 2 * (X#Y + X#Y + X#Y)."""
 TOKENS_AROUND = 5
-"""Of a statement's tokens, those that are not on its right side: X#Y := and the full stop."""
+"""Tokens of a statement that are not on its right side: X#Y := and the full stop."""
 NAME_ENDS = slice(9, 18, 4)
-"""Of the 20 columns that a statement is laid out in, those where the names on its right side end."""
+"""The columns, of the 20 that a statement is laid out in, where the names on its right side end."""
 QUERY_TOKENS = 4
 ROOM = 14
 """Tokens set aside for a statement. Few problems use more on average, and those that do lose their last distractors."""
@@ -56,14 +56,14 @@ class IGSM(Task):
     name: ClassVar[str] = "igsm"
 
     modulus: int = 7
-    """What the arithmetic is modulo: an odd prime, at most 23."""
+    """The modulus of the arithmetic: an odd prime, at most 23."""
     statements: int = 12
     """How many parameters are defined."""
     needed: tuple[int, int] = (1, 10)
     """The fewest and the most statements the query depends on, its own included; all numbers are equally likely."""
     supervision: Supervision = "last"
-    """Where the loss looks: at the answer, or also wherever a statement has just named or defined a parameter, for its
-    value, if that follows from what has been read."""
+    """last: the answer is the only label. every: the value of a parameter is also a label wherever a statement has just
+    named or defined it, if it follows from the tokens so far."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,12 +81,12 @@ class IGSM(Task):
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
-        """Numbers come first, so that a number is its own token and an answer its own label."""
+        """Returns the tokens by id; numbers come first, so that each is its own id, and an answer its own label."""
         return (*map(str, range(self.modulus)), *ENTITIES, *MARKS, PAD)
 
     @property
     def length(self) -> int:
-        """Enough for all that a query can need, and for everything else in all but a few problems in a thousand."""
+        """Returns a length for all that a query can need, and for all distractors in all but a few problems in 1000."""
         most_room = max(ROOM * self.statements, _longest_text(self.needed[1]))
         return min(most_room, _longest_text(self.statements)) + QUERY_TOKENS
 
@@ -135,11 +135,11 @@ class IGSM(Task):
         return _Problem(edges, needed, count, operands, sign, added, factor, constant)
 
     def _dependencies(self, indices: Tensor, needed: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
-        """How many parameters each one uses, [batch, n], and which, [batch, n, 3]."""
+        """Draws how many parameters each one uses, [batch, n], and which, [batch, n, 3]."""
         n = self.statements
         i = torch.arange(n, device=indices.device)  # [n]
 
-        # A needed parameter may use all that come before it; so may half of the others, and the rest of them use
+        # A needed parameter may use all that come before it; so may half of the distractors, and the rest of them use
         # nothing but one another.
         apart = (i >= needed) & (stream.integers(indices, n, 2, "apart") == 1)  # [batch, n]
         may_use = (i[:, None] > i) & (~apart[:, :, None] | apart[:, None, :])  # [batch, n, n]
@@ -158,8 +158,8 @@ class IGSM(Task):
         return count, _shuffled(operands, count, stream.integers(indices, n, 6, "operand order"))
 
     def _times_used(self, needed: Tensor, operands: Tensor, sign: Tensor, factor: Tensor) -> Tensor:
-        """[batch, n]: the answer changes by this number if the parameter changes by 1. Passed on from the query to
-        those that it uses, and so on."""
+        """Returns by how much the answer changes if a parameter changes by 1, [batch, n]: passed on from the query to
+        the parameters that it uses, and so on."""
         times = (torch.arange(self.statements, device=needed.device) == needed - 1).long()  # [batch, n]
         for i in reversed(range(self.needed[1])):
             passed_on = times[:, i, None] * factor[:, i, None] * sign[:, i]  # [batch, 3]
@@ -167,7 +167,7 @@ class IGSM(Task):
         return times
 
     def _values(self, problem: _Problem) -> Tensor:
-        """[batch, n] values, worked out from the first parameter on."""
+        """Returns the value of each parameter, [batch, n], worked out from the first one on."""
         values = torch.zeros_like(problem.count)  # [batch, n]
         for i in range(self.statements):
             total = (values.gather(1, problem.operands[:, i]) * problem.sign[:, i]).sum(1)  # [batch]
@@ -176,8 +176,8 @@ class IGSM(Task):
         return values
 
     def _with_values_so_far(self, answers: Tensor, problem: _Problem, values: Tensor, places: Tensor) -> Tensor:
-        """[batch, length] labels: besides the answers, the value of each parameter where its definition ends and where
-        the name of it ends in another, if all that it depends on has been read by then."""
+        """Returns the [batch, length] labels of the answers and of each parameter's value, where its definition ends
+        and where its name ends in another definition, if all that it depends on stands before."""
         ends = places[:, :, -1]  # [batch, n]
         complete = ends.clone()  # [batch, n]: where the last of the statements ends that a parameter depends on
         for i in range(self.statements):
@@ -191,8 +191,8 @@ class IGSM(Task):
         return answers.scatter(1, at, torch.where(known, labels, IGNORE))
 
     def _written(self, problem: _Problem, indices: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
-        """[batch, length] tokens, with the padding in front; and where each of the columns below went, [batch, n, 20],
-        those that are not written to where the query begins.
+        """Returns the [batch, length] tokens, with padding in front, and the position of each statement's columns,
+        [batch, n, 20], which for columns that are not written is where the query begins.
 
         Every statement is laid out in the same 20 columns, those of X#Y := c * (X#Y + X#Y + X#Y). and uses some of
         them; then the columns in use are moved together.
@@ -221,7 +221,7 @@ class IGSM(Task):
         layout = torch.stack([_filled(token, count) for token, _ in columns], dim=2)  # [batch, n, 20]
         in_use = torch.stack([there for _, there in columns], dim=2)  # [batch, n, 20]
 
-        # Where a column goes: after those of its own statement and after the statements that are written earlier.
+        # A column goes after the earlier ones of its statement, and after the statements that are written earlier.
         width = self.length - QUERY_TOKENS
         column = in_use.cumsum(2)  # [batch, n, 20], from 1
         tokens_of = column[:, :, -1]  # [batch, n]
@@ -238,13 +238,13 @@ class IGSM(Task):
         return torch.cat([tokens, asked[0], sharp, asked[1], question], dim=1), place
 
     def _entities(self, edges: Tensor) -> tuple[Tensor, Tensor]:
-        """The tokens of both ends of an edge."""
+        """Returns the token ids of both ends of an edge."""
         upper = edges // PER_LEVEL
         lower = (upper // PER_LEVEL + 1) * PER_LEVEL + edges % PER_LEVEL
         return self.modulus + upper, self.modulus + lower
 
     def encode(self, text: str) -> list[int]:
-        """A problem as tokens, padded to ``length`` if it is shorter."""
+        """Returns the token ids of a problem, with padding in front up to ``length``."""
         ids = {symbol: i for i, symbol in enumerate(self.vocabulary)}
         found = re.findall(r":=|[0-9]+|\S", text)
         for symbol in found:
@@ -261,7 +261,7 @@ class IGSM(Task):
         return [IGNORE] * (len(tokens) - 1) + [values[query]]
 
     def render(self, tokens: Sequence[int]) -> str:
-        """The problem, what is needed of it in an order that can be followed, and the answer."""
+        """Returns the problem, its needed statements worked out one after the other, and the answer."""
         definitions, query = self._read(tokens)
         values = worked_out(definitions, query, self.modulus)
         statements = [f"{name} := {written(definition)}." for name, definition in definitions.items()]
@@ -282,7 +282,7 @@ class IGSM(Task):
 
 @dataclass(frozen=True)
 class _OneDifficulty(IGSM):
-    """Problems as they are in the task that this one is taken from: with as much room for distractors, and as long."""
+    """The problems of an IGSM task that need one number of statements, as long as that task's are."""
 
     whole_length: int = 0
 
@@ -293,39 +293,39 @@ class _OneDifficulty(IGSM):
 
 @dataclass(frozen=True)
 class _Problem:
-    """What a problem says. Its n parameters stand in an order in which each uses only earlier ones: first those that
-    the query needs, of which it is the last, then the others."""
+    """A batch of problems. Their n parameters stand in an order in which each uses only earlier ones: first those that
+    the query needs, of which it is the last, then the distractors."""
 
     edges: Tensor
     """[batch, n]: which of the 48 edges the parameter is."""
     needed: Tensor
-    """[batch, 1]: how many are needed."""
+    """[batch, 1]: how many parameters the query needs."""
     count: Tensor
     """[batch, n]: how many parameters the definition uses, 0 to 3."""
     operands: Tensor
-    """[batch, n, 3]: which ones, in the order they are written; those from ``count`` on mean nothing."""
+    """[batch, n, 3]: which ones, in the order written; those from ``count`` on mean nothing."""
     sign: Tensor
     """[batch, n, 3]: 1 where one is added, -1 where it is subtracted, 0 from ``count`` on."""
     added: Tensor
-    """[batch, n] bool: a constant is added to what the definition uses."""
+    """[batch, n] bool: whether a constant is added to the operands."""
     factor: Tensor
-    """[batch, n] bool: a constant multiplies it."""
+    """[batch, n] bool: whether a constant multiplies them."""
     constant: Tensor
-    """[batch, n]: that constant, or all there is where the definition uses nothing; 0 where there is none."""
+    """[batch, n]: that constant, or the whole right side where there are no operands; 0 where there is no constant."""
 
 
 def _of_query(values: Tensor, problem: _Problem) -> Tensor:
-    """[batch, n] -> [batch]"""
+    """Returns the value that the query asks for: [batch, n] values -> [batch]."""
     return values.gather(1, problem.needed - 1)[:, 0]
 
 
 def _longest_text(statements: int) -> int:
-    """Tokens of that many statements at their longest; the first has no other parameter to use, the second one, ..."""
+    """Returns the most tokens that statements can have; the first has no parameter to use, the second has one, …"""
     return sum(TOKENS_AROUND + LONGEST_RIGHT_SIDE[min(i, MOST_OPERANDS)] for i in range(statements))
 
 
 def _shuffled(operands: Tensor, count: Tensor, which: Tensor) -> Tensor:
-    """[batch, n, 3] with the first ``count`` of each three in one of their orders, chosen by ``which`` of 0 to 5."""
+    """Returns operands, [batch, n, 3], the first ``count`` of each three in the order number ``which``, 0 to 5."""
     a, b, c = operands.unbind(2)
     turned = (count >= 2) & (which % 2 == 1)
     a, b = torch.where(turned, b, a), torch.where(turned, a, b)

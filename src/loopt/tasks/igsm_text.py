@@ -1,4 +1,4 @@
-"""i-GSM problems as text: reading them and working them out. It checks the sampler, and shares no code with it."""
+"""i-GSM problems as text: a parser and a solver, which check the sampler and share no code with it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Expression = int | str | tuple["Expression", str, "Expression"]
 
 
 class Reader:
-    """problem = statement* name "?";  statement = name ":=" sum ".";  sum = product (("+" | "-") product)*;
+    """Parses problem = statement* name "?";  statement = name ":=" sum ".";  sum = product (("+" | "-") product)*;
     product = factor ("*" factor)*;  factor = number | name | "(" sum ")";  name = entity "#" entity."""
 
     def __init__(self, symbols: list[str]) -> None:
@@ -92,7 +92,7 @@ class Reader:
 
 
 def worked_out(definitions: dict[str, Expression], query: str, modulus: int) -> dict[str, int]:
-    """The value of every parameter that the query needs, each after those that it uses."""
+    """Returns the value of every parameter that the query needs, each after those that it uses."""
     values: dict[str, int] = {}
     begun: set[str] = set()
 
@@ -106,7 +106,7 @@ def worked_out(definitions: dict[str, Expression], query: str, modulus: int) -> 
             if expression not in definitions:
                 raise InputError(f"task igsm: {expression} is used and not defined")
             if expression in begun:
-                raise InputError(f"task igsm: {expression} is defined by way of itself")
+                raise InputError(f"task igsm: {expression} is defined in terms of itself")
             begun.add(expression)
             values[expression] = value(definitions[expression])
         return values[expression]
@@ -116,22 +116,23 @@ def worked_out(definitions: dict[str, Expression], query: str, modulus: int) -> 
 
 
 def names_in(expression: Expression) -> list[str]:
-    """The parameters that an expression uses, in the order they are written."""
+    """Returns the parameters that an expression uses, in the order written."""
     if isinstance(expression, tuple):
         return names_in(expression[0]) + names_in(expression[2])
     return [expression] if isinstance(expression, str) else []
 
 
 def written(expression: Expression) -> str:
+    """Returns an expression as text, with no more brackets than it needs."""
     if not isinstance(expression, tuple):
         return str(expression)
     left, sign, right = expression
-    parts = [written(left), written(right)]
+    sides = [written(left), written(right)]
     if sign == "*":
-        parts = [f"({text})" if _is_sum(part) else text for part, text in zip((left, right), parts, strict=True)]
+        sides = [f"({text})" if _is_sum(side) else text for side, text in zip((left, right), sides, strict=True)]
     elif _is_sum(right):
-        parts[1] = f"({parts[1]})"
-    return f"{parts[0]} {sign} {parts[1]}"
+        sides[1] = f"({sides[1]})"
+    return f"{sides[0]} {sign} {sides[1]}"
 
 
 def _is_sum(expression: Expression) -> bool:

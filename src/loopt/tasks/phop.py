@@ -5,8 +5,8 @@ after it. With positions counted from 1,
 
     find_1(v, i) = max({0} ∪ {j ≤ i : v_{j-1} = v_i}),    find_p = find_1 applied p times,
 
-and the answer at position i is the letter at find_p(v, i), or ⊥ if that is 0. Where a letter is preceded by itself,
-j = i is allowed and the chain stays there for ever. That can only happen at the first hop: were v_j, at a stop j < i,
+and the label at position i is the letter at find_p(v, i), or ⊥ if that is 0. Where a letter is preceded by itself,
+j = i is allowed and the chain stays there forever. That can only happen at the first hop: were v_j, at a stop j < i,
 the same letter as v_{j-1} = v_i, then j+1 would have been the stop.
 
 >>> print(PHop(p=2, n=8, alphabet=3).render([0, 2, 1, 0, 2, 1, 1, 0]))
@@ -47,15 +47,15 @@ class PHop(Task):
     name: ClassVar[str] = "phop"
 
     p: tuple[int, ...] = (16,)
-    """How many hops. With several, each example draws one, and a token that names it comes before the letters."""
+    """How many hops. With several counts, each example draws one, and a token that names it precedes the letters."""
     n: int = 256
     """How many letters an example has."""
     alphabet: int = 4
     """How many different letters there are."""
     sampler: Sampler = "planted"
-    """planted: exactly p hops, each to a new place, hidden among fillers. uniform: letters drawn independently."""
+    """planted: exactly p hops, each to a new position, hidden among fillers. uniform: letters drawn independently."""
     supervision: Supervision = "last"
-    """Where the loss looks: at the last letter, or at every letter, each of which has an answer of its own."""
+    """last: the last letter alone has a label. every: each letter has one, where its own chain leads."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,7 +67,7 @@ class PHop(Task):
         if not self.p:
             raise InputError("task phop: p=(); allowed are one or more integers, such as 16 or 1 2 3 4")
         longest = max(self.p)
-        # p bigrams and the last letter; drawn uniformly, every chain has stuck or run out after n hops anyway.
+        # p bigrams and the last letter; of uniform letters, every chain is stuck or has run out after n hops anyway.
         needed = 2 * longest + 1 if self.sampler == "planted" else longest
         if self.n < needed:
             raise InputError(
@@ -107,7 +107,7 @@ class PHop(Task):
         return Batch(tokens, labels if self.supervision == "every" else answers, answers)
 
     def _planted(self, indices: Tensor, hops: Tensor, stream: Stream) -> Tensor:
-        """[batch, n] letters through which a chain c_0, c_1, … c_p makes p hops back from the last position.
+        """Draws [batch, n] letters through which a chain c_0, c_1, … c_p makes p hops back from the last position.
 
         Hop t is a bigram c_{t-1} c_t somewhere left of hop t-1, and what lies between hop t+1 and hop t is not c_t.
         Seen from any position, s counts the hops that start there or further right. That alone says what to write:
@@ -115,11 +115,11 @@ class PHop(Task):
         """
         chain = self._chain(indices, stream)  # [batch, 1 + max p]
         first = self._bigram_starts(indices, hops, stream)  # [batch, n], 1 where a bigram starts
-        second = first.roll(1, dims=1)  # nothing starts at the last position, so nothing wraps round
+        second = first.roll(1, dims=1)  # nothing starts at the last position, so nothing wraps around
         s = first.flip(1).cumsum(1).flip(1)  # [batch, n]
 
         planted = chain.gather(1, s + second - first)  # [batch, n]; at a filler, the letter it must avoid
-        avoids = s < hops  # left of the last hop nobody is looking for a letter any more
+        avoids = s < hops  # left of the last hop no letter is looked for any more
         filler = stream.integers(indices, self.n, self.alphabet - avoids.long(), "fillers")  # [batch, n]
         filler = filler + (avoids & (filler >= planted))
 
@@ -128,15 +128,15 @@ class PHop(Task):
         return torch.where(is_filler, filler, planted)
 
     def _chain(self, indices: Tensor, stream: Stream) -> Tensor:
-        """[batch, 1 + max p] random letters, no two neighbours equal."""
+        """Draws [batch, 1 + max p] letters, no two neighbors equal."""
         start = stream.integers(indices, 1, self.alphabet, "chain start")  # [batch, 1]
         moves = 1 + stream.integers(indices, max(self.p), self.alphabet - 1, "chain moves")  # [batch, max p]
         return torch.cat([start, moves], dim=1).cumsum(1) % self.alphabet
 
     def _bigram_starts(self, indices: Tensor, hops: Tensor, stream: Stream) -> Tensor:
-        """[batch, n] with p ones: where p bigrams start that share no position, nor the last one. All ways to place
-        them are equally likely: they are p of the n-1-p pieces, bigrams and fillers, left of the last position.
-        """
+        """Draws where p bigrams start, [batch, n] with p ones; they share no position, and none has the last one. All
+        ways to place them are equally likely: they are p of the n-1-p pieces, bigrams and fillers, before the last
+        position."""
         most_pieces = self.n - 1 - min(self.p)
         piece = torch.arange(most_pieces, device=indices.device)  # [pieces]
         keys = stream.sort_keys(indices, most_pieces, "places")  # [batch, pieces]
@@ -150,7 +150,7 @@ class PHop(Task):
         return starts.scatter(1, position, is_bigram)[:, : self.n]  # [batch, n]
 
     def _labels(self, letters: Tensor, hops: Tensor) -> Tensor:
-        """[batch, n] letters and [batch, 1] hops -> [batch, n], the answer at every position."""
+        """Returns the label at every position: [batch, n] letters and [batch, 1] hops -> [batch, n]."""
         bottom = torch.full_like(hops, self.alphabet)
         letters_from_1 = torch.cat([bottom, letters], dim=1)  # [batch, 1 + n]: position 0 holds ⊥
         jump = _one_hop(letters, self.alphabet)  # [batch, 1 + n]
@@ -169,7 +169,7 @@ class PHop(Task):
         return labels
 
     def render(self, tokens: Sequence[int]) -> str:
-        """The sequence, wrapped where it is long, with the chain that starts at its last letter drawn under it."""
+        """Returns the sequence, wrapped where it is long, with the chain from its last letter drawn under it."""
         p, ids = self._read(tokens)
         letters = [LETTERS[letter] for letter in ids]
         stops = _follow(ids, len(ids), p)
@@ -181,7 +181,7 @@ class PHop(Task):
         return "\n".join(lines)
 
     def _read(self, tokens: Sequence[int]) -> tuple[int, list[int]]:
-        """p and the letters of one example."""
+        """Returns p and the letters of one example."""
         ids = [int(token) for token in tokens]
         p = self.p[0]
         if self.mixed:
@@ -200,7 +200,7 @@ class PHop(Task):
 
 
 def _one_hop(letters: Tensor, alphabet: int) -> Tensor:
-    """[batch, n] letters -> [batch, 1 + n]: where one hop from position i leads, for i from 0 (which stays) to n."""
+    """Returns where one hop from position i leads, for i from 0 (which stays) to n: [batch, n] -> [batch, 1 + n]."""
     batch, n = letters.shape
     each_letter = torch.arange(alphabet, device=letters.device)[:, None]  # [alphabet, 1]
     position_after = torch.arange(2, n + 2, device=letters.device)  # [n]
@@ -211,7 +211,7 @@ def _one_hop(letters: Tensor, alphabet: int) -> Tensor:
 
 
 def _follow(letters: Sequence[int], start: int, p: int) -> list[int]:
-    """The 1 + p stops of the chain from position ``start``, by the definition; 0 once it finds nothing."""
+    """Returns the 1 + p stops of the chain from position ``start``, by the definition; 0 once it finds nothing."""
     stops = [start]
     for _ in range(p):
         i = stops[-1]
@@ -220,7 +220,7 @@ def _follow(letters: Sequence[int], start: int, p: int) -> list[int]:
 
 
 def _drawing(letters: Sequence[str], stops: Sequence[int]) -> list[str]:
-    """The sequence in even rows of at most 104 columns, and under it the chain as one line that runs to the left."""
+    """Returns the sequence in even rows of at most 104 columns, and under it the chain as a line that runs left."""
     first_hop_to = {stop: hop for hop, stop in reversed(list(enumerate(stops))) if hop}
     cell = 1 + max(2, len(str(len(letters))))  # columns for a position; its letter stands in the last of them
     rows = math.ceil(len(letters) / (96 // cell))
@@ -242,7 +242,7 @@ def _drawing(letters: Sequence[str], stops: Sequence[int]) -> list[str]:
 
 
 def _chain_under(i: int, stops: Sequence[int], cell: int) -> str:
-    """The chain's line where it passes under position i."""
+    """Returns the chain's line where it passes under position i."""
     start, end = stops[0], stops[-1]
     if start == end or i < end:
         return " " * cell

@@ -1,4 +1,4 @@
-"""Where documents come from: files, folders and globs, or a dataset of the Hugging Face hub."""
+"""A corpus of documents, from files, folders and globs, or from datasets of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ HUB_PREFIX = "hf:"
 
 
 class DocumentSource(Protocol):
-    """One file, or one dataset of the hub: documents in a fixed order."""
+    """A file, or a dataset of the hub: documents in a fixed order."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def size(self) -> int | None:
-        """Returns the bytes as stored, or None where that is not known."""
+        """Returns the stored size in bytes, or None where it is not known."""
 
     def documents(self, start: int) -> Iterator[Document]:
-        """Yields all documents, or those after the one whose ``next`` is ``start``."""
+        """Yields the documents from ``start`` on: 0, or the ``next`` of the last one read."""
 
     def identity(self, only_begun: bool) -> str:
-        """Returns what tells, without reading all of it, that it is still the same."""
+        """Returns what shows, without reading it all, whether the source has changed. Where it is ``only_begun``, the
+        rest of it may still change."""
 
 
 class Position(NamedTuple):
-    """A position between two documents: ``source`` sources are read whole, and the one after them up to ``next``."""
+    """A place between two documents: ``source`` sources have been read whole, and the one after them up to ``next``."""
 
     source: int
     next: int
@@ -58,10 +59,10 @@ class Corpus:
 
     @classmethod
     def find(cls, specs: Sequence[str], text_field: str) -> Corpus:
-        """Returns the corpus that ``specs`` name, in the order given; within a folder or a glob by name."""
+        """Returns the corpus that ``specs`` name, in the order given; folders and globs are sorted by name."""
         if not specs:
             raise InputError("source: none given; allowed are files, folders, globs and hf:NAME")
-        return cls([source for spec in specs for source in _found(spec, text_field)])
+        return cls([source for spec in specs for source in _sources_of(spec, text_field)])
 
     @property
     def end(self) -> Position:
@@ -69,17 +70,15 @@ class Corpus:
         return Position(len(self.sources), 0)
 
     def documents(self, start: Position = START) -> Iterator[tuple[Document, Position]]:
-        """Yields every document after ``start``, each with the position after it. Empty ones are left out."""
+        """Yields every document after ``start`` that has any text, with the position after it."""
         for number in range(start.source, len(self.sources)):
             for document in self.sources[number].documents(start.next if number == start.source else 0):
                 if document.text:
                     yield document, Position(number, document.next)
 
     def identity(self, position: Position) -> str:
-        """Returns a hash of the sources up to ``position``; of the one only begun, only its first document counts.
-
-        So a broken line that stopped the work can be repaired, and the work goes on.
-        """
+        """Returns a hash of the sources up to ``position``. Of one only begun, just the first document counts, so that
+        a broken line can be repaired and preparing resumed."""
         while len(self._identities) < position.source:
             self._identities.append(self.sources[len(self._identities)].identity(only_begun=False))
         read = self._identities[: position.source]
@@ -88,14 +87,14 @@ class Corpus:
         return hashlib.sha256("\n".join(read).encode()).hexdigest()
 
 
-def _found(spec: str, text_field: str) -> Iterable[DocumentSource]:
+def _sources_of(spec: str, text_field: str) -> Iterable[DocumentSource]:
     if spec.startswith(HUB_PREFIX):
         return [HubDataset.find(spec, text_field)]
     path = Path(spec)
     if path.is_dir():
         paths = sorted(p for p in path.rglob("*") if p.is_file() and format_of(p) in READERS)
         if not paths:
-            raise InputError(f"source {spec}: no text in this folder; read are {_readable()}")
+            raise InputError(f"source {spec}: no text files in this folder; allowed are {_formats()}")
     elif path.exists():
         paths = [path]
     else:
@@ -104,9 +103,9 @@ def _found(spec: str, text_field: str) -> Iterable[DocumentSource]:
             raise InputError(f"source {spec}: no such file, folder or glob (a dataset of the hub is hf:NAME)")
     for path in paths:
         if format_of(path) not in READERS:
-            raise InputError(f"source {path}: the ending is not known; read are {_readable()}")
+            raise InputError(f"source {path}: unknown file extension; allowed are {_formats()}")
     return [READERS[format_of(path)](path, text_field) for path in paths]
 
 
-def _readable() -> str:
+def _formats() -> str:
     return ", ".join(READERS) + ", also with .gz, .xz or .zst"

@@ -1,4 +1,4 @@
-"""Encoding documents to token ids, with as many workers as wanted; what comes out does not depend on how many."""
+"""Encoding documents to token ids with any number of workers, on which the ids do not depend."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from loopt.text.text_files import Document
 from loopt.text.tokenizer import TokenizerFile
 
 PIECE = 2**18
-"""Characters in a piece of a document, at most: an encoded piece takes a hundred times its size in memory."""
+"""The most characters of a document to encode at once: encoding takes a hundred times their size in memory."""
 BATCH = 2**20
-"""Characters that a worker is given at a time."""
+"""The characters that a worker is given at a time."""
 
 _BETWEEN_WORDS = re.compile(r"[^\W_] (?=[^\W_])")
 
 
 class Piece(NamedTuple):
-    """A document, or a part of a long one."""
+    """A document, or a piece of a long one."""
 
     text: str
     split: Split
@@ -44,14 +44,14 @@ class Piece(NamedTuple):
 
 @dataclass
 class PieceBatch:
-    """Pieces to encode, and what they add up to."""
+    """Pieces to encode, and totals of the documents that end in them."""
 
     pieces: list[Piece] = field(default_factory=list)
     documents: dict[Split, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     text_bytes: dict[Split, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     ends_shard: bool = False
     position: Position = START
-    """After its last whole document."""
+    """Where its last whole document ends."""
     bytes_read: int = 0
 
 
@@ -59,8 +59,8 @@ Encoded = dict[Split, NDArray[np.unsignedinteger]]
 
 
 def split_of(text: bytes, recipe: Recipe) -> Split:
-    """Returns the split that a document's hash puts it in, with all its copies and in every corpus; a larger share that
-    is held out contains a smaller one."""
+    """Returns the split of a document, by its hash: all copies, in every corpus, have the same one, and a larger share
+    that is held out contains a smaller one."""
     drawn = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") / 2**64
     if drawn < recipe.validation:
         return "validation"
@@ -68,7 +68,7 @@ def split_of(text: bytes, recipe: Recipe) -> Split:
 
 
 def pieces_of(text: str) -> Iterator[str]:
-    """Yields a document in pieces, cut in front of the space between two words, where byte-level tokenizers cut too."""
+    """Yields a document in pieces, cut before the space between two words, where byte-level tokenizers cut too."""
     start = 0
     while len(text) - start > PIECE:
         end = start + PIECE
@@ -80,7 +80,7 @@ def pieces_of(text: str) -> Iterator[str]:
 
 
 def batches(documents: Iterable[tuple[Document, Position]], recipe: Recipe) -> Iterator[PieceBatch]:
-    """Yields documents in batches; the last batch of a shard says so."""
+    """Yields documents in batches for the workers; ``ends_shard`` marks the last batch of a shard."""
     batch, characters, shard_bytes = PieceBatch(), 0, 0
     for document, position in documents:
         data = document.text.encode()
@@ -108,7 +108,7 @@ def batches(documents: Iterable[tuple[Document, Position]], recipe: Recipe) -> I
 
 
 class Encoder:
-    """Encodes pieces to token ids, every document followed by the end-of-document token."""
+    """Encodes pieces to token ids by split, every document followed by the end-of-document token."""
 
     def __init__(self, tokenizer: TokenizerFile, end_of_document_id: int, id_type: IdType) -> None:
         self._tokenizer = tokenizer.tokenizer
@@ -132,7 +132,7 @@ class Encoder:
 def encode_batches(
     to_encode: Iterable[PieceBatch], tokenizer: TokenizerFile, recipe: Recipe, workers: int
 ) -> Iterator[tuple[PieceBatch, Encoded]]:
-    """Yields every batch with its ids, in the order of the batches, whichever worker is done first."""
+    """Yields every batch with its token ids, in the order of the batches, whichever worker finishes first."""
     encoder_settings = (TokenizerFile(tokenizer.name, tokenizer.text), recipe.end_of_document_id, recipe.id_type)
     if workers == 1:
         encoder = Encoder(*encoder_settings)
@@ -153,7 +153,7 @@ def encode_batches(
             yield done, future.result()
     except BrokenProcessPool:
         raise InputError(
-            f"workers={workers}: one of them died, perhaps for want of memory; the same command, "
+            f"workers={workers}: one of them died, perhaps out of memory; the same command, "
             "with fewer --workers if need be, resumes"
         ) from None
     finally:
@@ -165,15 +165,14 @@ _encoder: Encoder
 
 def _start_worker(tokenizer: TokenizerFile, end_of_document_id: int, id_type: IdType) -> None:
     global _encoder
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends its workers
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _encoder = Encoder(tokenizer, end_of_document_id, id_type)
 
 
 def _end_with_parent() -> None:
-    """Ends this worker when its parent is gone: one that is killed cannot tell its workers, which would wait for
-    ever."""
+    """Ends this worker when its parent is gone: a killed parent cannot end its workers, which would wait forever."""
     parent = multiprocessing.parent_process()
     if parent:
         multiprocessing.connection.wait([parent.sentinel])

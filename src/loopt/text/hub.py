@@ -1,4 +1,4 @@
-"""Documents of a dataset of the Hugging Face hub, streamed: nothing is stored but the tokens."""
+"""Datasets of the Hugging Face hub, streamed: nothing is stored but the tokens."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from loopt.text.text_files import INSTALL, Document, text_of
 
 @dataclass(frozen=True)
 class HubDataset:
-    """``hf:NAME``, ``hf:NAME:CONFIG`` or ``hf:NAME:CONFIG:SPLIT``; CONFIG may be empty, SPLIT is train unless given."""
+    """The documents of ``hf:NAME[:CONFIG[:SPLIT]]``; CONFIG may be empty, and SPLIT is train unless given."""
 
     name: str
     dataset: str
     config: str | None
     split: str
     revision: str | None
-    """The commit that is read, also when the work is resumed another day; None for a local folder."""
+    """The commit that is read, so that a resumed process reads the same; None for a local folder."""
     text_field: str
     size = None
 
@@ -29,8 +29,8 @@ class HubDataset:
         dataset, config, split, *rest = (*spec.removeprefix("hf:").split(":"), "", "")
         if not dataset or any(rest):
             raise InputError(f"source {spec}: allowed are hf:NAME, hf:NAME:CONFIG and hf:NAME:CONFIG:SPLIT")
-        with _explained(spec):
-            import datasets  # noqa: F401 (told here, and not after the tokenizer is loaded, when it is missing)
+        with _explain_errors(spec):
+            import datasets  # noqa: F401 (if it is missing, this fails before the tokenizer is loaded)
             from huggingface_hub import HfApi
 
             revision = None if Path(dataset).exists() else HfApi().dataset_info(dataset).sha
@@ -40,7 +40,7 @@ class HubDataset:
         return f"{self.dataset} {self.config} {self.split} {self.revision}"
 
     def documents(self, start: int) -> Iterator[Document]:
-        with _explained(self.name):
+        with _explain_errors(self.name):
             import datasets
 
             rows = datasets.load_dataset(
@@ -51,8 +51,8 @@ class HubDataset:
 
 
 @contextmanager
-def _explained(spec: str) -> Iterator[None]:
-    """Turn whatever the packages below ``datasets`` raise, which is no short list, into one line."""
+def _explain_errors(spec: str) -> Iterator[None]:
+    """Turns whatever ``datasets`` and the packages below it raise into an InputError of one line."""
     try:
         yield
     except InputError:
@@ -63,7 +63,7 @@ def _explained(spec: str) -> Iterator[None]:
         first = str(error).strip().partition("\n")[0]
         if "scripts are no longer supported" in first or "trust_remote_code" in str(error):
             raise InputError(
-                f"source {spec}: this dataset is a program that would run here, which is refused; "
+                f"source {spec}: this dataset is a script (trust_remote_code), and running it is refused; "
                 "take a copy of it in Parquet or JSON lines"
             ) from error
         raise InputError(f"source {spec}: {type(error).__name__}: {first}; the same command resumes later") from error

@@ -1,10 +1,10 @@
-"""The index of a prepared directory: which shards there are, what they were made with, and one fingerprint of it all.
+"""The index of a prepared directory: its shards, the settings they were made with, and a fingerprint of both.
 
 ::
 
     DIR/
-      index.json               this; before all is done it is called unfinished.json
-      tokenizer.json           what the tokens mean
+      index.json               the index, called unfinished.json until all shards are written
+      tokenizer.json           the tokenizer that made the token ids
       train-00000.bin …        token ids, little-endian, one document after the other
       validation-00000.bin …
       test-00000.bin …
@@ -34,7 +34,7 @@ LARGEST_VOCABULARY: dict[IdType, int] = {"uint16": 2**16, "uint32": 2**32}
 
 @dataclass(frozen=True)
 class Recipe:
-    """What decides the tokens, besides the text."""
+    """The settings that decide the tokens, besides the text itself."""
 
     tokenizer_sha256: str
     vocab_size: int
@@ -56,7 +56,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Shard:
-    """One file of tokens."""
+    """A file of tokens of one split."""
 
     file: str
     split: Split
@@ -68,48 +68,44 @@ class Shard:
 
 @dataclass(frozen=True)
 class Index:
-    """What a prepared directory holds, as index.json has it."""
+    """The contents of index.json."""
 
     recipe: Recipe
     sources: tuple[str, ...]
-    """As the user named them."""
+    """The sources as the user named them."""
     sources_sha256: str
-    """Tells whether the sources read so far are still the same."""
+    """A hash that changes with the sources read so far."""
     position: Position
     """How far the sources have been read."""
     shards: tuple[Shard, ...]
 
     @property
     def fingerprint(self) -> str:
-        """Returns a hash that is the same if and only if recipe and tokens are, wherever they were read from."""
+        """Returns a hash of recipe and tokens, which does not depend on where the text was read from."""
         shards = [(shard.split, shard.tokens, shard.documents, shard.sha256) for shard in self.shards]
-        told = json.dumps([FORMAT, asdict(self.recipe), shards], sort_keys=True)
-        return hashlib.sha256(told.encode()).hexdigest()
+        hashed = json.dumps([FORMAT, asdict(self.recipe), shards], sort_keys=True)
+        return hashlib.sha256(hashed.encode()).hexdigest()
 
     def of(self, split: Split) -> list[Shard]:
-        """Returns the shards of a split, in the order of their tokens."""
         return [shard for shard in self.shards if shard.split == split]
 
     def tokens(self, split: Split) -> int:
-        """Returns the number of tokens in a split."""
         return sum(shard.tokens for shard in self.of(split))
 
     def documents(self, split: Split) -> int:
-        """Returns the number of documents in a split."""
         return sum(shard.documents for shard in self.of(split))
 
     def text_bytes(self, split: Split) -> int:
-        """Returns the bytes of text behind a split's tokens."""
+        """Returns the bytes of text that a split's tokens were made from."""
         return sum(shard.text_bytes for shard in self.of(split))
 
     def write(self, path: Path) -> None:
-        """Writes the index as JSON, complete or not at all."""
         written = {"format": FORMAT, "fingerprint": self.fingerprint} | asdict(self)
         write_atomically(path, json.dumps(written, indent=1).encode())
 
     @classmethod
     def read(cls, path: Path) -> Index:
-        """Reads an index and checks its format and its fingerprint."""
+        """Reads an index, checking its format and fingerprint."""
         try:
             written = json.loads(path.read_bytes())
             if written["format"] != FORMAT:

@@ -1,7 +1,7 @@
 """The order in which sequences are trained on: a new shuffle every epoch, computed for each position without a table.
 
-The order is a function of data, seed and position, so it does not change with the model, with the number of ranks,
-or with a restart.
+The order is a function of data, seed and position: it does not depend on the model or the number of ranks, and resuming
+needs no state.
 
 >>> first, second = (sequence_at(range(n, n + 5), 5, "fingerprint of the data", seed=0) for n in (0, 5))
 >>> first.tolist(), second.tolist()
@@ -23,9 +23,9 @@ ROUNDS = 12
 
 
 def sequence_at(position: Tensor | range | Sequence[int], sequences: int, fingerprint: str, seed: int) -> Tensor:
-    """Returns the number of the sequence that each position trains on; positions count training examples for ever.
+    """Returns the index of the sequence at each position of training.
 
-    Positions e·sequences … (e+1)·sequences - 1 are epoch e, in which every sequence comes once.
+    Positions e·sequences … (e+1)·sequences - 1 are epoch e, which has every sequence once.
     """
     if sequences < 1:
         raise InputError(f"sequences={sequences}: allowed is 1 or more")
@@ -35,24 +35,24 @@ def sequence_at(position: Tensor | range | Sequence[int], sequences: int, finger
     if positions.numel() and positions.min() < 0:
         raise InputError(f"position={int(positions.min())}: allowed is 0 or more")
     flat = positions.flatten()
-    shuffled = _shuffled(flat % sequences, flat // sequences, sequences, Stream("text", seed, fingerprint))
+    shuffled = _permute(flat % sequences, flat // sequences, sequences, Stream("text", seed, fingerprint))
     return shuffled.view(positions.shape)
 
 
-def _shuffled(place: Tensor, epoch: Tensor, n: int, stream: Stream) -> Tensor:
-    """Permutes 0 … n-1, differently for every epoch. It is a permutation of a table of about √n rows and columns, and
-    whatever lands in the table's last places, from n on, is moved again until it does not."""
+def _permute(place: Tensor, epoch: Tensor, n: int, stream: Stream) -> Tensor:
+    """Permutes 0 … n-1, differently in every epoch. A table of about √n rows and columns is permuted, and what lands in
+    its last places, from n on, is permuted again until it does not (cycle walking)."""
     rows = isqrt(n - 1) + 1
     columns = -(-n // rows)
-    shuffled = _moved(place, epoch, rows, columns, stream)
+    shuffled = _feistel(place, epoch, rows, columns, stream)
     while (outside := shuffled >= n).any():
-        shuffled[outside] = _moved(shuffled[outside], epoch[outside], rows, columns, stream)
+        shuffled[outside] = _feistel(shuffled[outside], epoch[outside], rows, columns, stream)
     return shuffled
 
 
-def _moved(place: Tensor, epoch: Tensor, rows: int, columns: int, stream: Stream) -> Tensor:
-    """Runs a Feistel network: each round moves one coordinate by a random amount that depends on the other one, so
-    that each round can be undone."""
+def _feistel(place: Tensor, epoch: Tensor, rows: int, columns: int, stream: Stream) -> Tensor:
+    """Permutes a table with a Feistel network: each round moves one coordinate by a random amount that depends on the
+    other, so that each round can be undone."""
     row, column = place // columns, place % columns
     for i in range(ROUNDS):
         if i % 2:

@@ -1,4 +1,4 @@
-"""Preparing text as token shards. Killed at any moment and started again, it resumes and ends with the same bytes."""
+"""Tokenizing text into shards. Killed at any moment and started again, it resumes and ends with the same bytes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
-from loopt.errors import InputError
-from loopt.files import try_lock, write_atomically
+from loopt.errors import InputError, require
+from loopt.files import explain_os_errors, try_lock, write_atomically
 from loopt.source import SPLITS, Split
 from loopt.text.corpus import START, Corpus
 from loopt.text.encoding import PieceBatch, batches, encode_batches
@@ -28,35 +28,32 @@ class Settings:
     """Which text to prepare, and how."""
 
     source: tuple[str, ...]
-    """Files, folders or globs of .txt (one document each), .jsonl or .parquet, also .gz, .xz and .zst; or
+    """Files, folders or globs of .txt (one document each), .jsonl or .parquet, also with .gz, .xz or .zst; or
     hf:NAME[:CONFIG[:SPLIT]], a dataset of the Hugging Face hub, streamed."""
     tokenizer: str
     """A file of the tokenizers package, or a name on the Hugging Face hub."""
     text_field: str = "text"
-    """Where the text is in a line of JSON or a row."""
+    """The field of a JSON line or a row that has the text."""
     validation: float = 0.01
-    """Share of the documents that chooses checkpoints, by a hash of the document."""
+    """Share of the documents for validation, which chooses checkpoints; a hash of the document decides."""
     test: float = 0.01
-    """Share of the documents that scores models, likewise; no training step and no choice sees them."""
+    """Share of the documents for test, likewise; neither training nor the choice of a checkpoint sees them."""
     end_of_document: str = END_OF_DOCUMENT
     """The token that follows every document."""
     id_type: Literal["auto", "uint16", "uint32"] = "auto"
-    """How ids are stored; auto takes the smallest that the vocabulary fits in."""
+    """How token ids are stored; auto takes the smallest type that the vocabulary fits in."""
     shard_bytes: int = 2**28
-    """Text in a shard. What a killed process loses is at most one shard's work."""
+    """Bytes of text in a shard; a killed process loses at most the work on one shard."""
 
     def __post_init__(self) -> None:
         for split in ("validation", "test"):
-            share = getattr(self, split)
-            if not 0 <= share < 1:
-                raise InputError(f"{split}={share}: allowed is 0 to less than 1")
-        if self.validation + self.test >= 1:
-            raise InputError(f"test={self.test}: allowed is less than {1 - self.validation:g}, beside validation")
-        if self.shard_bytes < 1:
-            raise InputError(f"shard_bytes={self.shard_bytes}: allowed is 1 or more")
+            require(0 <= getattr(self, split) < 1, split, getattr(self, split), "0 to less than 1")
+        left = 1 - self.validation
+        require(self.test < left, "test", self.test, f"less than {left:g}, beside validation")
+        require(self.shard_bytes >= 1, "shard_bytes", self.shard_bytes, "1 or more")
 
     def recipe(self, tokenizer: TokenizerFile) -> Recipe:
-        """Returns what decides the tokens, besides the text, with this tokenizer."""
+        """Returns the recipe of these settings with this tokenizer."""
         fits_16 = tokenizer.vocab_size <= LARGEST_VOCABULARY["uint16"]
         return Recipe(
             tokenizer_sha256=tokenizer.sha256,
@@ -73,7 +70,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Progress:
-    """What has been done so far, in this and earlier sessions; ``bytes_read`` of ``bytes_stored`` where known."""
+    """The progress so far, earlier sessions included: ``bytes_read`` of ``bytes_stored``, where that is known."""
 
     documents: int
     tokens: int
@@ -90,18 +87,18 @@ def available_cores() -> int:
 def prepare(
     settings: Settings, directory: Path, workers: int, report: Callable[[Progress], None] = lambda progress: None
 ) -> Index:
-    """Fills ``directory``, or resumes where it was left, and returns its index. One that is done already is left
-    alone."""
+    """Fills ``directory``, or resumes filling it, and returns its index. One that is finished is left alone."""
     if workers < 1:
         raise InputError(f"workers={workers}: allowed is 1 or more")
     tokenizer = TokenizerFile.find(settings.tokenizer)
     recipe = settings.recipe(tokenizer)
     corpus = Corpus.find(settings.source, settings.text_field)
-    with _explain_disk_errors(directory), _locked(directory):
+    resumes = "; once that is fixed, the same command resumes"
+    with explain_os_errors(f"write {directory}", afterwards=resumes), _locked(directory):
         if (directory / INDEX).exists():
             finished = Index.read(directory / INDEX)
             _refuse_other_settings(finished, recipe, corpus, directory)
-            (directory / UNFINISHED).unlink(missing_ok=True)  # left by a process killed on its last steps
+            (directory / UNFINISHED).unlink(missing_ok=True)  # left by a process killed right at the end
             return finished
         if (directory / UNFINISHED).exists():
             index = Index.read(directory / UNFINISHED)
@@ -111,14 +108,14 @@ def prepare(
         index = replace(index, sources=settings.source)
         _remove_leftovers(directory, index)
         write_atomically(directory / TOKENIZER, tokenizer.text.encode())
-        index = _filled(index, directory, corpus, tokenizer, workers, report)
+        index = _write_shards(index, directory, corpus, tokenizer, workers, report)
         _refuse_useless(index, settings, directory)
         index.write(directory / INDEX)
         (directory / UNFINISHED).unlink(missing_ok=True)
     return index
 
 
-def _filled(
+def _write_shards(
     index: Index,
     directory: Path,
     corpus: Corpus,
@@ -126,7 +123,7 @@ def _filled(
     workers: int,
     report: Callable[[Progress], None],
 ) -> Index:
-    """Encodes what has not been read yet, one shard of every split after the other."""
+    """Encodes what has not been read yet, one shard of every split at a time, and returns the complete index."""
     counter = _ProgressCounter(index, corpus)
     index.write(directory / UNFINISHED)
     to_encode = batches(corpus.documents(index.position), index.recipe)
@@ -149,7 +146,7 @@ def _new_shards(index: Index, directory: Path) -> dict[Split, ShardWriter]:
 
 
 class _ProgressCounter:
-    """Tracks how much has been prepared, for the progress bar."""
+    """Counts documents, tokens and bytes for the progress bar."""
 
     def __init__(self, index: Index, corpus: Corpus) -> None:
         sizes = [source.size for source in corpus.sources]
@@ -175,8 +172,8 @@ def _refuse_other_settings(index: Index, recipe: Recipe, corpus: Corpus, directo
         if before != now:
             raise InputError(f"{directory} was begun with {field.name}={before}, now {now}: {otherwise}")
     complete = (directory / INDEX).exists()
-    there = corpus.end == index.position if complete else corpus.end >= index.position
-    if not there or corpus.identity(index.position) != index.sources_sha256:
+    as_long = corpus.end == index.position if complete else corpus.end >= index.position
+    if not as_long or corpus.identity(index.position) != index.sources_sha256:
         raise InputError(
             f"{directory} was begun with source={' '.join(index.sources)}, and what was read of it has changed since, "
             f"or is not what source names now: {otherwise}"
@@ -211,7 +208,7 @@ def _refuse_useless(index: Index, settings: Settings, directory: Path) -> None:
 
 
 def _remove_leftovers(directory: Path, index: Index) -> None:
-    """Removes what a killed process left behind."""
+    """Removes the files of a killed process that the index does not list."""
     known = {shard.file for shard in index.shards}
     for path in [*directory.glob(".*.tmp"), *(p for s in SPLITS for p in directory.glob(f"{s}-*.bin"))]:
         if path.name not in known:
@@ -220,7 +217,7 @@ def _remove_leftovers(directory: Path, index: Index) -> None:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Holds the directory for this process alone."""
+    """Locks the directory for this process alone."""
     if directory.exists() and not any((directory / name).exists() for name in (INDEX, UNFINISHED)):
         others = [path for path in directory.iterdir() if path.name not in (LOCK, TOKENIZER) and path.suffix != ".tmp"]
         if others:
@@ -231,13 +228,3 @@ def _locked(directory: Path) -> Iterator[None]:
         raise InputError(f"out={directory}: is being prepared by another process")
     with lock:
         yield
-
-
-@contextmanager
-def _explain_disk_errors(directory: Path) -> Iterator[None]:
-    """Turns a full disk and its like into an InputError of one line."""
-    try:
-        yield
-    except OSError as error:
-        where, reason = error.filename or directory, error.strerror or error
-        raise InputError(f"{where}: {reason}; once that is mended, the same command resumes") from error

@@ -1,4 +1,4 @@
-"""Writing a shard: token ids, little-endian, one document after the other."""
+"""Writing shards: token ids, little-endian, one document after the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loopt.text.index import Shard
 
 
 class ShardWriter:
-    """Writes a shard under a temporary name; the file is made when the first tokens come."""
+    """Writes one shard, under a temporary name until it is finished; without tokens there is no file."""
 
     def __init__(self, directory: Path, split: Split, number: int) -> None:
         self._path = directory / f"{split}-{number:05}.bin"
@@ -25,7 +25,6 @@ class ShardWriter:
         self.tokens = self._documents = self._text_bytes = 0
 
     def add(self, ids: NDArray[np.unsignedinteger], documents: int, text_bytes: int) -> None:
-        """Appends the ids of some documents."""
         self.tokens += len(ids)
         self._documents += documents
         self._text_bytes += text_bytes
@@ -36,7 +35,7 @@ class ShardWriter:
             self._digest.update(data)
 
     def finish(self) -> Shard:
-        """Gives the file its name once all of it is on the disk, and returns its entry for the index."""
+        """Renames the file once all of it is on disk, and returns its entry for the index."""
         assert self._file
         self._file.close()
         put_in_place(temporary_of(self._path), self._path)

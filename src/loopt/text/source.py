@@ -1,4 +1,4 @@
-"""Text as a source of training examples: a prepared directory of tokens, or files of text that are prepared first."""
+"""Text as a source of training examples: a prepared directory of tokens, or text files that are prepared first."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from loopt.source import PLACE, SPLITS, Source
 from loopt.text.corpus import Corpus
 from loopt.text.index import INDEX, TOKENIZER, UNFINISHED, Index
 from loopt.text.prepare import Settings, prepare
-from loopt.text.progress import PreparingLine
+from loopt.text.progress import progress_bar
 from loopt.text.token_data import TokenData
 from loopt.text.tokenizer import train_tokenizer
 
 VOCABULARY, HELD_OUT = 2048, 0.1
-"""For files of text: a small vocabulary, and a share for validation and for test that few documents can give too."""
+"""For text files: a small vocabulary, and shares for validation and test that are large enough for few documents."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Text(Source):
     name: ClassVar[str] = "text"
 
     data: str = field(default="", metadata=PLACE)
-    """A directory that `loopt data prepare` made, or files of text, which are then prepared beside the run."""
+    """A directory that `loopt data prepare` made, or text files, which are then prepared beside the run."""
     fingerprint: str = ""
-    """Of the tokens; filled in when a run starts, which is then refused any other text."""
+    """The fingerprint of the tokens, filled in when a run starts; the run then refuses any other text."""
 
     @cached_property
     def tokens(self) -> TokenData:
@@ -51,9 +51,7 @@ class Text(Source):
 
     def prepared(self, run: Path) -> Self:
         if not self.data:
-            raise InputError(
-                "data: which text? Allowed is a directory that `loopt data prepare` made, or files of text"
-            )
+            raise InputError("data: which text? Allowed is a directory that `loopt data prepare` made, or text files")
         directory = self._token_directory(run)
         tokens = TokenData.open(directory)
         if self.fingerprint and tokens.fingerprint != self.fingerprint:
@@ -62,31 +60,28 @@ class Text(Source):
                 f"{self.fingerprint}; train on other text in another run"
             )
         ready = replace(self, data=str(directory), fingerprint=tokens.fingerprint)
-        vars(ready)["tokens"] = tokens  # so that they are not opened again
+        vars(ready)["tokens"] = tokens  # which cached_property would open again
         return ready
 
     def _token_directory(self, run: Path) -> Path:
-        """Returns the directory of the tokens; those of files of text are made beside the run."""
+        """Returns the directory of the tokens; those of text files are prepared beside the run."""
         given, beside = Path(self.data), run.parent / f"{run.name}-data"
         if self.fingerprint or (given / INDEX).exists() or (given / UNFINISHED).exists():
             return given
         corpus = Corpus.find([self.data], "text")
         if (beside / INDEX).exists():
-            self._refuse_other_text(corpus, beside)
+            index = Index.read(beside / INDEX)
+            if index.position != corpus.end or index.sources_sha256 != corpus.identity(corpus.end):
+                raise InputError(
+                    f"data={self.data}: {beside} was made from {' '.join(index.sources)}, which is not this text or "
+                    f"has changed since; choose another --run, or resume with --data {beside}"
+                )
             return beside
         print(f"preparing {self.data} in {beside}", file=sys.stderr)
         tokenizer = train_tokenizer((document.text for document, _ in corpus.documents()), VOCABULARY)
-        with tempfile.TemporaryDirectory() as folder, PreparingLine() as line:
+        with tempfile.TemporaryDirectory() as folder, progress_bar() as report:
             file = Path(folder) / TOKENIZER
             file.write_text(tokenizer.text, encoding="utf-8")
             settings = Settings((self.data,), str(file), validation=HELD_OUT, test=HELD_OUT)
-            prepare(settings, beside, workers=1, report=line)
+            prepare(settings, beside, workers=1, report=report)
         return beside
-
-    def _refuse_other_text(self, corpus: Corpus, directory: Path) -> None:
-        index = Index.read(directory / INDEX)
-        if index.position != corpus.end or index.sources_sha256 != corpus.identity(corpus.end):
-            raise InputError(
-                f"data={self.data}: {directory} was made from {' '.join(index.sources)}, which is not this text or has "
-                f"changed since; choose another --run, or resume with --data {directory}"
-            )

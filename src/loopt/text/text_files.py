@@ -1,4 +1,4 @@
-"""Documents in local files: plain text, JSON lines and Parquet."""
+"""Documents of local files: plain text, JSON lines and Parquet, also compressed."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Document(NamedTuple):
     next: int
     """Where in its source the next document begins, counted in lines, rows or files."""
     bytes_read: int
-    """How much of the stored source has been read, for those who wait."""
+    """How much of the stored source has been read, for the progress bar."""
 
 
 def format_of(path: Path) -> str:
-    """The ending that tells the format: that of ``x.jsonl.zst`` is ``.jsonl``."""
+    """Returns the extension that tells the format, which for ``x.jsonl.zst`` is ``.jsonl``."""
     name = Path(path.stem) if path.suffix in COMPRESSIONS else path
     return name.suffix
 
@@ -52,13 +52,11 @@ class LocalFile(ABC):
 
     @abstractmethod
     def documents(self, start: int) -> Iterator[Document]:
-        """Those from place ``start`` on."""
+        """Yields the documents from ``start`` on: 0, or the ``next`` of the last one read."""
 
     def identity(self, only_begun: bool) -> str:
-        """A hash of size, beginning and end: reading all of a large file again would take too long.
-
-        Of one that is only begun, the first document: what comes later may still be repaired.
-        """
+        """Returns a hash of size, beginning and end, since reading all of a large file again would take too long; where
+        it is only begun, of its first document, since what comes later may still be repaired."""
         if only_begun:
             first = next(self.documents(0), None)
             return hashlib.sha256(first.text.encode()).hexdigest() if first else "no document"
@@ -71,7 +69,7 @@ class LocalFile(ABC):
 
     @contextmanager
     def opened(self) -> Iterator[tuple[io.BufferedReader, io.BufferedIOBase]]:
-        """The file as stored, and what it holds once decompressed."""
+        """Opens the file as stored and as decompressed."""
         damage: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error, lzma.LZMAError)
         if self.path.suffix == ".zst":
             damage = (*damage, _zstandard().ZstdError)
@@ -84,7 +82,7 @@ class LocalFile(ABC):
 
 
 class TextFile(LocalFile):
-    """A file is one document."""
+    """A file that is one document."""
 
     def documents(self, start: int) -> Iterator[Document]:
         if start == 0:
@@ -97,7 +95,7 @@ class TextFile(LocalFile):
 
 
 class JsonLinesFile(LocalFile):
-    """A line is one document: an object with the text in a field."""
+    """A file with one document per line: a JSON object with the text in a field."""
 
     def documents(self, start: int) -> Iterator[Document]:
         with self.opened() as (stored, stream):
@@ -115,7 +113,7 @@ class JsonLinesFile(LocalFile):
 
 
 class ParquetFile(LocalFile):
-    """A row is one document."""
+    """A file with one document per row."""
 
     def documents(self, start: int) -> Iterator[Document]:
         try:
@@ -140,14 +138,14 @@ class ParquetFile(LocalFile):
 
 
 def text_of(record: Any, field: str, where: str) -> str:
-    """The text of a record of JSON, Parquet or a dataset."""
+    """Returns the text of a record of JSON, Parquet or a dataset."""
     text = record.get(field) if isinstance(record, dict) else None
     if not isinstance(text, str):
         raise _no_text(where, field, list(record) if isinstance(record, dict) else [])
     return _LONE_SURROGATE.sub("\ufffd", text) if not text.isascii() else text
 
 
-# JSON can name half of a pair; no encoding can write it.
+# JSON can have half of a surrogate pair, which UTF-8 cannot encode.
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -168,7 +166,7 @@ def _decompressed(stored: io.BufferedReader, suffix: str) -> io.BufferedIOBase:
 
 
 class _ZstdStream(io.RawIOBase):
-    """Decompressed frames, one after the other. The package's own reader stops quietly where a file is cut short."""
+    """The decompressed frames of a Zstandard file. The package's own reader ends silently where a file is cut short."""
 
     def __init__(self, stored: io.BufferedReader) -> None:
         self._stored = stored

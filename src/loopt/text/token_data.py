@@ -1,4 +1,4 @@
-"""Reading a prepared directory: sequences of tokens, by number. Needs nothing but numpy and torch."""
+"""Reading the token sequences of a prepared directory, by index. Needs nothing but numpy and torch."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TokenData:
 
     @classmethod
     def open(cls, directory: Path | str) -> TokenData:
-        """Opens a prepared directory, checking index, sizes of shards and tokenizer; ``verify`` checks every byte."""
+        """Opens a prepared directory and checks index, tokenizer and sizes of shards; ``verify`` checks every byte."""
         directory = Path(directory)
         if not (directory / INDEX).exists():
             if (directory / UNFINISHED).exists():
@@ -46,7 +46,7 @@ class TokenData:
 
     @property
     def fingerprint(self) -> str:
-        """Returns a hash of recipe and tokens: equal fingerprints mean equal data."""
+        """Returns a hash of recipe and tokens; equal fingerprints mean equal data."""
         return self.index.fingerprint
 
     @property
@@ -54,7 +54,7 @@ class TokenData:
         return self.index.recipe.vocab_size
 
     def sequences(self, split: Split, length: int) -> int:
-        """Returns how many sequences of ``length`` there are; each needs one token more, the last target."""
+        """Returns how many sequences of ``length`` there are; each needs one token more, its last label."""
         if length < 1:
             raise InputError(f"length={length}: allowed is 1 or more")
         tokens = self.index.tokens(split)
@@ -70,10 +70,10 @@ class TokenData:
         return (tokens - 1) // length
 
     def read(self, split: Split, sequence_indices: Tensor | NDArray[Any] | Sequence[int], length: int) -> Tensor:
-        """Reads sequences by number, [batch] -> [batch, length + 1] int64: sequence i is tokens i·length …
-        (i+1)·length.
+        """Returns sequences by index, [batch] -> [batch, length + 1] int64.
 
-        So row[:-1] are inputs and row[1:] the tokens to predict, and neighbours share one token.
+        Sequence i has tokens i·length … (i+1)·length: row[:-1] are inputs, row[1:] their labels, and neighboring
+        sequences share one token.
         """
         wanted = np.asarray(sequence_indices, dtype=np.int64)
         sequences = self.sequences(split, length)
@@ -100,13 +100,13 @@ class TokenData:
             filled, shard, offset = filled + len(tokens), shard + 1, 0
 
     def chunks(self, split: Split, tokens: int = 2**22) -> Iterator[NDArray[np.unsignedinteger]]:
-        """Yields all tokens of a split in order, so many at a time."""
+        """Yields all tokens of a split in order, at most ``tokens`` at a time."""
         for shard in self._shards[split]:
             for start in range(0, len(shard), tokens):
                 yield shard[start : start + tokens]
 
     def tokenizer_file(self) -> TokenizerFile:
-        """Returns the tokenizer that made the tokens; using it needs the tokenizers package."""
+        """Returns the file of the tokenizer that made the tokens; using it needs the tokenizers package."""
         path = self.directory / TOKENIZER
         try:
             found = TokenizerFile(str(path), path.read_text(encoding="utf-8"))
@@ -117,7 +117,7 @@ class TokenData:
         return found
 
     def verify(self) -> None:
-        """Reads every shard and compares it with the hash in the index."""
+        """Reads every shard, and raises an InputError where its hash is not the one in the index."""
         for shard in self.index.shards:
             with (self.directory / shard.file).open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:

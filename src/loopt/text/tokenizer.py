@@ -1,4 +1,4 @@
-"""Tokenizers: any file of the ``tokenizers`` package, by path or by its name on the hub, or one trained here."""
+"""Tokenizers: any tokenizer.json of the ``tokenizers`` package, by path or by name on the hub, or one trained here."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _CONFIG = "tokenizer_config.json"
 
 @dataclass(frozen=True)
 class TokenizerFile:
-    """The text of a ``tokenizer.json``, and where it is from."""
+    """The text of a ``tokenizer.json``, and where it comes from."""
 
     name: str
     text: str
 
     @classmethod
     def find(cls, name: str) -> TokenizerFile:
-        """A file, a folder that has a tokenizer.json, or a name on the hub."""
+        """Returns the tokenizer of a file, of a folder with a tokenizer.json, or of that name on the hub."""
         path = Path(name)
         if path.is_dir():
             if not (path / _FILE).exists():
@@ -42,7 +42,7 @@ class TokenizerFile:
             found = cls(name, path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"tokenizer {name}: cannot be read: {error}") from None
-        found.tokenizer  # noqa: B018 (an error in it is told now)
+        found.tokenizer  # noqa: B018 (an invalid file fails now)
         return found
 
     @property
@@ -51,12 +51,12 @@ class TokenizerFile:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The ``tokenizers.Tokenizer``, set to encode text as text: an end-of-document written out in it is not one."""
+        """Returns the ``tokenizers.Tokenizer``, which encodes special tokens written out in the text as plain text."""
         try:
             tokenizer = _tokenizers().Tokenizer.from_str(self.text)
         except InputError:
             raise
-        except Exception as error:  # the package raises nothing more exact
+        except Exception as error:  # the package raises nothing more specific
             raise InputError(f"tokenizer {self.name}: not a file of the tokenizers package: {error}") from None
         tokenizer.encode_special_tokens = True
         tokenizer.no_truncation()
@@ -65,7 +65,7 @@ class TokenizerFile:
 
     @cached_property
     def vocab_size(self) -> int:
-        """One more than the largest id; ids may have gaps."""
+        """Returns one more than the largest token id; ids may have gaps."""
         return 1 + max(self.tokenizer.get_vocab().values(), default=-1)
 
     def id_of(self, token: str) -> int:
@@ -80,7 +80,7 @@ class TokenizerFile:
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> TokenizerFile:
-    """Byte-level BPE with an end-of-document token: any text can be encoded, and decodes to itself."""
+    """Trains byte-level BPE with an end-of-document token: any text can be encoded, and decodes to itself."""
     if vocab_size < BYTES + 1:
         raise InputError(f"vocab_size={vocab_size}: allowed is {BYTES + 1} or more: the bytes and {END_OF_DOCUMENT}")
     package = _tokenizers()
@@ -103,7 +103,7 @@ def _downloaded(name: str) -> Path:
 
     try:
         return Path(hf_hub_download(name, _FILE))
-    except Exception as error:  # a name that is none, a network that is not there, a model that is not for everybody
+    except Exception as error:  # an invalid name, no network, a gated model
         if isinstance(error, errors.EntryNotFoundError) and not isinstance(error, errors.LocalEntryNotFoundError):
             raise _no_file(name, _config_on_the_hub(name)) from None
         first = str(error).strip().partition("\n")[0]
@@ -121,12 +121,12 @@ def _config_on_the_hub(name: str) -> str:
 
 def _no_file(name: str, config: str) -> InputError:
     try:
-        is_program = "auto_map" in json.loads(config or "{}")
+        is_code = "auto_map" in json.loads(config or "{}")
     except ValueError:
-        is_program = False
-    if is_program:
-        return InputError(f"tokenizer {name}: it is a program that would run here, which is refused; give a {_FILE}")
-    return InputError(f"tokenizer {name}: no {_FILE} in it, the one form of tokenizer that is read")
+        is_code = False
+    if is_code:
+        return InputError(f"tokenizer {name}: it is code (trust_remote_code), which is not run here; give a {_FILE}")
+    return InputError(f"tokenizer {name}: no {_FILE} in it, the only tokenizer format that is read")
 
 
 def _tokenizers() -> Any:

@@ -1,4 +1,4 @@
-"""The unigram model: what a model knows that has counted tokens and looks at nothing. A baseline for any other."""
+"""The unigram model, which predicts tokens by their frequency alone: a baseline for language models."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from loopt.text.token_data import TokenData
 
 @dataclass(frozen=True)
 class Unigram:
-    """The unigram model of a prepared text."""
+    """The scores of the unigram model of a prepared text."""
 
     train_entropy: float
-    """In bits a token."""
+    """The entropy of training tokens, in bits per token."""
     perplexity: dict[Split, float]
-    """Of each split that holds tokens out, under the training counts, each plus one."""
+    """The perplexity of validation and test, where they have tokens, under the training counts, each plus one."""
 
 
 def unigram(data: TokenData) -> Unigram:
-    """Counts the training tokens and returns how well that predicts the tokens that are held out."""
+    """Counts the training tokens and returns how well the counts predict the tokens that are held out."""
     train = _counts(data, "train")
     seen = train[train > 0] / train.sum()
     entropy = float(-(seen * np.log2(seen)).sum())

@@ -1,1 +1,1 @@
-"""The paper's theorems as weights that run: each file builds one construction and checks it against its algorithm."""
+"""The paper's theorems as weights that run: each builds one construction and checks it against its algorithm."""

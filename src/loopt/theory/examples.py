@@ -1,4 +1,4 @@
-"""Transformers to try the theorems on: with random weights, one that adds, and one that composes in a group."""
+"""Transformers to try the theorems on: with random weights, for addition, and for group composition."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from loopt.errors import InputError
+from loopt.errors import InputError, require
 from loopt.plan import LoopPlan
 from loopt.tasks.groups import Group
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head, Space, zeros
@@ -27,8 +27,8 @@ def random_transformer(
     vocabulary: int = 5,
     n_max: int = 16,
 ) -> FormalTransformer:
-    """Random weights in which step l of L runs layer ``order[l]``. What is written into the residual stream is divided
-    by √(2L), so that activations stay bounded."""
+    """Builds L layers of random weights, where layer l is a copy of distinct layer ``order[l]``. What they write into
+    the residual stream is divided by √(2L), so that activations stay bounded."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int, size: float = 1.0) -> Tensor:
@@ -66,23 +66,23 @@ def random_transformer(
 # Two numbers added by chain of thought
 
 ADDITION_WORDS = ("0", "1", "+", "=", "0c0", "1c0", "0c1", "1c1")
-"""1c0: the sum's bit is 1, and 0 is carried on. The last four stand for 0 to 3, the sum of three bits."""
+"""In 1c0 the sum's bit is 1 and the carry 0. The last four tokens stand for 0 to 3, the sum of three bits."""
 FIRST_SUM = 4
 
 
 def build_addition(bits: int) -> FormalTransformer:
-    """θ for inputs a_k…a_1 + b_k…b_1 = of k bits each: one layer that generates the sum's bits with their carries, the
-    least significant first. Position n+j-1 holds the carry of step j-1; two heads fetch a_j and b_j and add them to it.
-    The logit of a sum r is 2r·total - r², largest where r = total, and 1 above the next."""
-    if bits < 1:
-        raise InputError(f"bits={bits}: allowed is 1 or more")
+    """Builds one layer θ that continues a_k…a_1 + b_k…b_1 = with the sum's bits and carries, least significant first.
+
+    Position n+j-1 holds the carry of step j-1, and two heads add a_j and b_j to it. The logit of the sum r is
+    2r·total - r², largest where r = total, by 1 over the next."""
+    require(bits >= 1, "bits", bits, "1 or more", InputError)
     n, m = 2 * bits + 2, bits
     s = (n + m).bit_length()
     space = Space(bit=1, total=1, one=1, i=s, a=s, b=s)
     bit, total, one = (space.unit(name) for name in ("bit", "total", "one"))
     tokens = zeros(len(ADDITION_WORDS), space.size)
     tokens[1] = bit
-    tokens[FIRST_SUM + 2 :] = total  # the two with a carry
+    tokens[FIRST_SUM + 2 :] = total  # the two tokens with a carry
     i = torch.arange(1, n + m + 1)
     j = i - n + 1  # the step that position i decides about
     decides = (j >= 1) & (j <= m)
@@ -97,7 +97,8 @@ def build_addition(bits: int) -> FormalTransformer:
 
 
 def all_additions(bits: int) -> tuple[Tensor, Tensor]:
-    """Every input of so many bits, [4^bits, 2·bits+2], and by adding integers what follows, [4^bits, bits]."""
+    """Returns all inputs for two numbers of ``bits`` bits, [4^bits, 2·bits+2], and the right tokens, computed by adding
+    integers, [4^bits, bits]."""
     prompts, sums = [], []
     for a in range(2**bits):
         for b in range(2**bits):
@@ -113,10 +114,10 @@ def _digits(number: int, bits: int) -> list[int]:
 
 
 def composition_by_prefixes(group: Group, n: int) -> FormalTransformer:
-    """A group composition of depth ⌈log2 n⌉ that is not looped: the attention of every layer is its own.
+    """Builds a group composition of ⌈log2 n⌉ layers that is not looped: every layer has attention of its own.
 
-    In layer l position i composes what is 2^l positions before it with what it holds, so that in the end it holds
-    g_1 ∘ … ∘ g_i. Weights and tokens are those of Theorem 5.1 but for the positions that are looked up.
+    In layer l position i composes the element held 2^l positions before it with its own, and ends up with
+    g_1 ∘ … ∘ g_i. The weights are those of Theorem 5.1 but for the positions that are looked up.
     """
     looped = build_group_composition(group, n)
     p, depth = bits_of_position(n), looped.plan.depth

@@ -1,8 +1,8 @@
 """The paper's formal transformer (its Section 5.1 and Appendix B.1), and its weights as a ``LoopedTransformer``.
 
-No norms, ReLU feed-forwards with biases, attention scores unscaled, heads summed, learned positions. A construction
-writes its weights down in the paper's own terms; ``model`` puts them into the model that everything else uses, in
-float64, and ``FormalTransformer.of`` reads them back from any model of this kind, a trained one included.
+It has no norms, ReLU feed-forwards with biases, unscaled attention scores, summed heads and learned positions. A
+construction writes its weights in the paper's terms; ``model`` puts them into a ``LoopedTransformer`` in float64, and
+``FormalTransformer.of`` reads them back from any model of this kind, trained or built.
 
 >>> heads = (Head(query=zeros(1, 4), key=zeros(1, 4), value=torch.eye(4)[:1], output=torch.eye(4)[1:2]),)
 >>> layer = FormalLayer(heads, W1=zeros(3, 4), b1=zeros(3), W2=zeros(4, 3), b2=zeros(4))
@@ -48,18 +48,18 @@ class Space:
         return self._slices[name]
 
     def read(self, *names: str) -> Tensor:
-        """The matrix [their width, size] that reads these coordinates off a residual vector."""
+        """Returns the matrix [their width, size] that reads these coordinates off a residual vector."""
         return torch.cat([torch.eye(self.size, dtype=torch.float64)[self[name]] for name in names])
 
     def unit(self, name: str) -> Tensor:
-        """The one coordinate of that name, as a vector [size]."""
+        """Returns the unit vector [size] of a coordinate of width 1."""
         (row,) = self.read(name)
         return row
 
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """softmax(⟨W_Q x_i, W_K x_j⟩ over j ≤ i) mixes W_V x_j, and W_Oᵀ of that is added."""
+    """An attention head: position i adds W_Oᵀ Σ_j a_ij W_V x_j, with a_i the softmax of ⟨W_Q x_i, W_K x_j⟩, j ≤ i."""
 
     query: Tensor  # W_Q [d_qk, d]
     key: Tensor  # W_K [d_qk, d]
@@ -84,10 +84,25 @@ class FormalLayer:
         return [*of_heads, self.W1, self.b1, self.W2, self.b2]
 
 
+class HiddenUnits:
+    """The hidden units of a feed-forward in the making; each adds relu(⟨reads, x⟩ + bias)·writes to x."""
+
+    def __init__(self) -> None:
+        self._units: list[tuple[Tensor, float, Tensor]] = []
+
+    def add(self, reads: Tensor, bias: float, writes: Tensor) -> None:
+        self._units.append((reads, bias, writes))
+
+    def layer(self, heads: tuple[Head, ...] = (), b2: Tensor | None = None) -> FormalLayer:
+        reads, biases, writes = zip(*self._units, strict=True)
+        b1, b2 = torch.tensor(biases, dtype=torch.float64), zeros(len(writes[0])) if b2 is None else b2
+        return FormalLayer(heads, torch.stack(reads), b1, torch.stack(writes, dim=1), b2)
+
+
 @dataclass(frozen=True, eq=False)
 class FormalTransformer:
-    """θ: embeddings, the distinct layers, the plan that says in which order they run, and the output layer. Position 1
-    of the paper is row 0 of ``positions``."""
+    """The paper's θ: embeddings, distinct layers, the plan that runs them, and the output layer. The paper's position 1
+    is row 0 of ``positions``."""
 
     plan: LoopPlan
     tokens: Tensor  # θ_TE [V, d], a row per token
@@ -113,7 +128,7 @@ class FormalTransformer:
 
     @property
     def d_attn(self) -> int:
-        """The paper's one width of heads, which queries, keys and values all have to fit in."""
+        """Returns the paper's one width of heads, which queries, keys and values all fit in."""
         return max(self.d_qk, self.d_v)
 
     @property
@@ -139,7 +154,7 @@ class FormalTransformer:
 
     @torch.no_grad()
     def model(self) -> LoopedTransformer:
-        """The same function as a model, in float64; what is narrower than the widest is filled up with zeros."""
+        """Returns the same function as a model in float64; narrower heads and feed-forwards are padded with zeros."""
         model = LoopedTransformer(self.config).double().eval()
         for parameter in model.parameters():
             parameter.zero_()
@@ -165,7 +180,7 @@ class FormalTransformer:
     @classmethod
     @torch.no_grad()
     def of(cls, model: LoopedTransformer) -> FormalTransformer:
-        """The weights of a model of this kind, in float64."""
+        """Returns the weights of a model in float64; raises an InputError where the model is of another kind."""
         config = model.config
         wanted = {
             "positions": "learned",

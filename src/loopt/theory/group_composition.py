@@ -1,7 +1,7 @@
 """Theorem 5.1: one layer, looped ⌈log2 n⌉ times, composes n elements of any finite group.
 
-The input is #, g_1, …, g_n; # stands at position 0 and is the identity e. In every loop position i takes what positions
-[2i-n-1]_+ and [2i-n]_+ hold and composes the two, which halves the word and keeps it at the right end:
+The input is #, g_1, …, g_n, where # at position 0 stands for the identity e. In every loop position i composes the
+elements that positions [2i-n-1]_+ and [2i-n]_+ hold, which halves the word and keeps it at the right end:
 
 >>> for held in algorithm(["", "a", "b", "c", "d", "e"], lambda left, right: left + right):
 ...     print(held)
@@ -10,17 +10,17 @@ The input is #, g_1, …, g_n; # stands at position 0 and is the identity e. In 
 ['', '', '', '', 'a', 'bcde']
 ['', '', '', '', '', 'abcde']
 
-``build_group_composition`` writes this down as weights over the reals, ``build_in_precision`` in F_s, with an s that
-does not grow with n. With m = ⌈log2 |G|⌉ bits to an element and p = ⌈log2(n+1)⌉ bits to a position, position i holds
+``build_group_composition`` builds this over the reals, ``build_in_precision`` in F_s, with an s that does not grow with
+n. With m = ⌈log2 |G|⌉ bits to an element and p = ⌈log2(n+1)⌉ bits to a position, position i holds
 
     element        m bits  ḡ_i
     here           p bits  i
     left           p bits  [2i-n-1]_+
     right          p bits  [2i-n]_+
-    left_element   m bits  ḡ', what head 1 finds at left
-    right_element  m bits  ḡ'', what head 2 finds at right
+    left_element   m bits  ḡ', which head 1 fetches from left
+    right_element  m bits  ḡ'', which head 2 fetches from right
 
-Bits are ±1; g' and g'' are 0 but between attention and feed-forward. Tokens are the elements' numbers, and |G| is #.
+Bits are ±1; g' and g'' are 0 except between attention and feed-forward. Token k is element k, and token |G| is #.
 
 >>> s3 = groups.group("S3")
 >>> composer = build_group_composition(s3, n=3)
@@ -33,7 +33,6 @@ True
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +42,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from loopt.errors import InputError
+from loopt.errors import InputError, require
 from loopt.model import LoopedTransformer
 from loopt.plan import LoopPlan
 from loopt.tasks import groups
@@ -55,13 +54,13 @@ from loopt.theory.gates import signed_binary
 from loopt.theory.lemmas import interleaved
 from loopt.theory.precision import FixedPoint
 from loopt.theory.proof import Check, Proof, Size, Trace
-from loopt.theory.thresholds import bisect
 
 Held = TypeVar("Held")
 
 
 def algorithm(word: Sequence[Held], compose: Callable[[Held, Held], Held]) -> list[list[Held]]:
-    """The paper's algorithm: what positions 0 … n hold at the start and after each loop; ``word`` is e, g_1, …, g_n."""
+    """Returns what positions 0 … n hold at the start and after each loop by the paper's algorithm, for a ``word`` of
+    e, g_1, …, g_n."""
     n = len(word) - 1
     held = [list(word)]
     for _ in range(loops(n)):
@@ -71,62 +70,63 @@ def algorithm(word: Sequence[Held], compose: Callable[[Held, Held], Held]) -> li
 
 
 def loops(n: int) -> int:
-    """T = ⌈log2 n⌉, but at least the one loop that a looped model has."""
+    """Returns T = ⌈log2 n⌉, but at least 1, since a looped model runs at least once."""
     return max(1, (n - 1).bit_length())
 
 
 def bits_of_element(group: Group) -> int:
-    """m = ⌈log2 |G|⌉, but at least 1, so that e can be told from # in a group of one element."""
+    """Returns m = ⌈log2 |G|⌉, but at least 1, which tells e from # in a group of one element."""
     return max(1, (group.order - 1).bit_length())
 
 
 def bits_of_position(n: int) -> int:
-    """p = ⌈log2(n+1)⌉."""
+    """Returns p = ⌈log2(n+1)⌉."""
     return n.bit_length()
 
 
 @dataclass(frozen=True)
 class Constants:
-    """The numbers that the construction rests on. With any of them 0 or with the other sign it is wrong."""
+    """The numbers of the construction. With any of them 0 or negated it is wrong."""
 
     beta: float = 24.0
-    """β, on the keys. A bit that differs costs 2β, so a head takes about e^-2β from each position whose number differs
-    in one bit, and each loop multiplies this error. ``smallest_beta`` finds the answers right from 3.3 (S3, n = 8),
-    6.3 (S3, n = 64) and 8.8 (S5, n = 64) on. From 20 on attention is one-hot in float64, and n no longer
-    matters."""
+    """β, the factor on the keys. A bit that differs costs 2β, so a position whose number differs in one bit gets about
+    e^-2β of the attention, an error that each loop multiplies. ``test_smallest_beta`` in
+    tests/theory/test_group_composition.py measures how large β has to be. From 20 on attention is one-hot in float64,
+    and n no longer matters."""
     query: float = 1.0
-    """On the stored positions in the queries; the paper has -1 here, which finds the position that differs most."""
+    """The factor on the queries. The paper has -1, which finds the position that differs most."""
     value: float = 1.0
-    """On the element's code in the values."""
+    """The factor on the values."""
     incoming: float = 1.0
-    """Weight of the product neuron (h, h') on the codes of h and h'."""
+    """The weight of hidden unit (h, h') on the codes of h and h'."""
     threshold: float = 1.0
-    """What that neuron gives when both codes are there: its bias is threshold - 2m·incoming."""
+    """The activation of that unit when both codes are there: its bias is threshold - 2m·incoming."""
     outgoing: float = 1.0
-    """Its weight on the code of h∘h'."""
+    """The factor with which that unit writes the code of h∘h'."""
     erase: float = -1.0
-    """On x = relu(x) - relu(-x), which takes away the old element, g' and g''."""
+    """The factor on x = relu(x) - relu(-x), which takes away the old element, g' and g''."""
     readout: float = 1.0
-    """On each element's code in the output layer. The row of # is 0: # has e's embedding, and e's row would tie."""
+    """The factor on the codes in the output layer. The row of # is 0; as # has e's embedding, it would tie with e."""
 
 
 @dataclass(frozen=True)
 class FixedConstants(Constants):
-    """The same in F_s, and what is needed besides."""
+    """The numbers of the construction in F_s, which needs three more."""
 
     one: float = 1.0
-    """A constant that positions hold in the first coordinate of g'; b_2 puts it back there after each loop."""
+    """A constant in the first coordinate of g' at every position; b_2 restores it after each loop."""
     against: float = -1.0
-    """What keys hold of that constant; queries hold +1 of it (Lemma E.3)."""
+    """The factor of that constant in the keys; in the queries it is 1 (Lemma E.3)."""
     logit_offset: float = -1.0
-    """How every row of the output layer, that of # too, reads the constant."""
+    """The weight of the constant in every row of the output layer, that of # too."""
 
     @classmethod
     def of(cls, group: Group, s: int) -> FixedConstants:
-        """Keys are as large as F_s allows (``smallest_key_in_precision``: 1.25 is enough in F_2, 1.5 in F_3, where
-        e^-2·key rounds to 0). Sums of 2m bits have to stay below B_s, so neurons count in steps of 2^-s:
-        one gives 2·2^-s when both codes are there, and 0 when a bit is wrong. The offset makes the answer's logit 0,
-        and the others so negative that they are less probable after rounding, too."""
+        """Returns constants that are right in F_s.
+
+        Keys are as large as F_s allows (``test_smallest_key_in_precision`` measures what is enough). Sums of 2m bits
+        have to stay below B_s, so hidden units count in steps of 2^-s: 2·2^-s when both codes are there, 0 when a bit
+        is wrong. The offset makes the answer's logit 0, and the others so negative that they round to less."""
         F, m = FixedPoint(s), bits_of_element(group)
         readout = F.step * ((4**s - 1) // m)
         return cls(
@@ -145,7 +145,7 @@ def residual_space(group: Group, n: int) -> Space:
 
 
 def build_group_composition(group: Group, n: int, constants: Constants | None = None) -> FormalTransformer:
-    """The construction over the reals."""
+    """Builds one layer that, looped over the reals, composes n elements of ``group``."""
     c = constants or Constants()
     space, codes = residual_space(group, n), _codes(group)
     here = torch.arange(n + 1)
@@ -154,7 +154,7 @@ def build_group_composition(group: Group, n: int, constants: Constants | None = 
         positions[:, space[name]] = signed_binary(target.clamp(min=0), bits_of_position(n))
     tokens = zeros(group.order + 1, space.size)
     tokens[:, space["element"]] = torch.cat([codes, codes[group.identity, None]])
-    heads = tuple(  # the proof's first claim: they fetch g' and g''
+    heads = tuple(  # the proof's first claim: the heads fetch g' and g''
         Head(
             query=c.query * space.read(target),
             key=c.beta * space.read("here"),
@@ -170,10 +170,10 @@ def build_group_composition(group: Group, n: int, constants: Constants | None = 
 
 
 def build_in_precision(group: Group, n: int, s: int, constants: FixedConstants | None = None) -> FormalTransformer:
-    """The construction in F_s: no wider, but for queries and keys, which are 2p wide.
+    """Builds the construction in F_s, of the same widths but for queries and keys, which are 2p wide.
 
-    The first coordinate of g' holds a constant 1 when attention starts. Queries and keys are interleaved with it, and
-    attention is one-hot; after it the coordinate is off by that 1, for which the product neurons' biases make up.
+    Before attention the first coordinate of g' holds a constant 1. Queries and keys interleaved with it make attention
+    one-hot, and the biases of the hidden units make up for the 1 that is left in the coordinate.
     """
     c = constants or FixedConstants.of(group, s)
     real, space = build_group_composition(group, n, c), residual_space(group, n)
@@ -192,35 +192,35 @@ def build_in_precision(group: Group, n: int, s: int, constants: FixedConstants |
 
 
 def _layer(group: Group, space: Space, heads: tuple[Head, ...], c: Constants) -> FormalLayer:
-    """The heads, and the feed-forward of the proof's second claim: it writes g'∘g'' over g and empties g' and g''."""
+    """Adds the feed-forward of the proof's second claim, which writes g'∘g'' over g and empties g' and g''."""
     codes, m, pairs = _codes(group), bits_of_element(group), group.order**2
     slots = space.read("element", "left_element", "right_element")  # [3m, d]
     W1, b1, W2 = zeros(pairs + 6 * m, space.size), zeros(pairs + 6 * m), zeros(space.size, pairs + 6 * m)
-    # neuron (h, h'), number h·|G| + h'
+    # hidden unit (h, h') has index h·|G| + h'
     W1[:pairs, space["left_element"]] = c.incoming * codes.repeat_interleave(group.order, dim=0)
     W1[:pairs, space["right_element"]] = c.incoming * codes.repeat(group.order, 1)
     b1[:pairs] = c.threshold - 2 * m * c.incoming
     W2[space["element"], :pairs] = c.outgoing * codes[group.tensor().flatten()].T
-    # x ↦ -x
+    # the other hidden units add -x
     W1[pairs:] = torch.cat([slots, -slots])
     W2[:, pairs:] = c.erase * W1[pairs:].T
     return FormalLayer(heads, W1, b1, W2, zeros(space.size))
 
 
 def _codes(group: Group) -> Tensor:
-    """ḡ for every element: [|G|, m], ±1."""
+    """Returns ḡ for every element: [|G|, m], ±1."""
     return signed_binary(torch.arange(group.order), bits_of_element(group))
 
 
 @torch.no_grad()
 def answers(model: LoopedTransformer, group: Group, words: Tensor) -> Tensor:
-    """[words, n] elements -> [words]: what the model says at the last position."""
+    """Returns the model's answers at the last position: [words, n] elements -> [words]."""
     run = _in_small_batches(group, words, lambda ids: model(ids)[:, -1])
     return torch.cat([logits.argmax(-1) for logits in run])
 
 
 def answers_in_precision(formal: FormalTransformer, group: Group, words: Tensor, s: int) -> Tensor:
-    """The same in F_s, output softmax included; -1 where the largest probability is not that of one token alone."""
+    """Returns the answers in F_s, output softmax included; -1 where several tokens share the largest probability."""
     run = _in_small_batches(group, words, lambda ids: precision.forward(formal, ids, s)[:, -1])
     found = []
     for logits in run:
@@ -232,42 +232,20 @@ def answers_in_precision(formal: FormalTransformer, group: Group, words: Tensor,
 
 
 def smallest_precision(group: Group, n: int, inputs: int = 8, seed: int = 0) -> int:
-    """The smallest s at which the construction in F_s is exact on words drawn at random.
+    """Returns the smallest s at which the construction in F_s is exact on random words.
 
     >>> smallest_precision(groups.group("S3"), 5)
     2
     """
-    words, right = _words_and_products(group, n, inputs, seed)
+    words = some_words(group, n, inputs, seed)
+    right = torch.tensor([group.product(*word) for word in words.tolist()])
     s = 1
-    while not _exact_in_precision(group, n, s, FixedConstants.of(group, s), words, right):
+    while not _exact_in_precision(build_in_precision(group, n, s), group, words, s, right):
         s += 1
     return s
 
 
-def smallest_beta(group: Group, n: int, inputs: int = 16, seed: int = 0, within: float = 0.02) -> float:
-    """The smallest β, to ``within``, at which the answers over the reals are right, found by bisection."""
-    words, right = _words_and_products(group, n, inputs, seed)
-
-    def holds(beta: float) -> bool:
-        model = build_group_composition(group, n, Constants(beta=beta)).model()
-        return torch.equal(answers(model, group, words), right)
-
-    ample = Constants().beta
-    return bisect(holds, 0.0, ample, steps=math.ceil(math.log2(ample / within)))
-
-
-def smallest_key_in_precision(group: Group, n: int, s: int, inputs: int = 8, seed: int = 0) -> float:
-    """The smallest number of F_s that is enough on the keys, where ``FixedConstants`` has B_s."""
-    words, right = _words_and_products(group, n, inputs, seed)
-    constants = FixedConstants.of(group, s)
-    key = FixedPoint(s).step
-    while not _exact_in_precision(group, n, s, replace(constants, beta=key), words, right):
-        key += FixedPoint(s).step
-    return key
-
-
-def _exact_in_precision(group: Group, n: int, s: int, constants: FixedConstants, words: Tensor, right: Tensor) -> bool:
-    formal = build_in_precision(group, n, s, constants)
+def _exact_in_precision(formal: FormalTransformer, group: Group, words: Tensor, s: int, right: Tensor) -> bool:
     try:
         return torch.equal(answers_in_precision(formal, group, words, s), right)
     except InputError:  # a weight is not in F_s
@@ -275,24 +253,18 @@ def _exact_in_precision(group: Group, n: int, s: int, constants: FixedConstants,
 
 
 def some_words(group: Group, n: int, inputs: int, seed: int) -> Tensor:
-    """[inputs + 2, n] elements: random words, the identity n times, and one other element n times."""
+    """Returns ``inputs`` random words, the identity n times and one other element n times: [inputs + 2, n]."""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(group.order, (inputs, n), generator=generator)
     other = (group.identity + 1) % group.order
     return torch.cat([drawn, torch.full((1, n), group.identity), torch.full((1, n), other)])
 
 
-def _words_and_products(group: Group, n: int, inputs: int, seed: int) -> tuple[Tensor, Tensor]:
-    words = some_words(group, n, inputs, seed)
-    return words, torch.tensor([group.product(*word) for word in words.tolist()])
-
-
 def prove(group: str = "S5", n: int = 64, inputs: int = 64, seed: int = 0, show: bool = False) -> Proof:
-    """Build the construction for words of n elements of ``group``, and run it on random words over the reals and in
-    F_s with the smallest s. With ``show``, say what every position holds after each loop of the first word."""
-    for name, value in (("n", n), ("inputs", inputs)):
-        if value < 1:
-            raise InputError(f"{name}={value}: allowed is 1 or more")
+    """Checks the construction on random words of n elements of ``group``, over the reals and in F_s with the smallest
+    s; ``show`` traces the first word."""
+    require(n >= 1, "n", n, "1 or more", InputError)
+    require(inputs >= 1, "inputs", inputs, "1 or more", InputError)
     G = groups.group(group)
     words = some_words(G, n, inputs, seed)
     solve = GroupComposition(group=group, n=n).solve
@@ -307,22 +279,21 @@ def prove(group: str = "S5", n: int = 64, inputs: int = 64, seed: int = 0, show:
         _check(f"{group}, n={n}, in F_{s}", partial(answers_in_precision, fixed, G, words, s), right),
     )
     return Proof(
-        name="group-composition",
         title="Theorem 5.1: one layer looped ⌈log2 n⌉ times composes n elements of a finite group",
         sizes=_sizes(G, n, real, fixed, s),
         checks=checks,
         models={"composer": model},
         notes=(
             "queries are plus, not minus, the code of the position looked for; the second stored code is [2i-n]_+",
-            "# has e's embedding and therefore no row of its own in the output layer, where it would tie with e",
-            f"in F_{s} queries and keys are interleaved with a constant 1, which lives in the first coordinate of g'",
+            "# has e's embedding, so its row in the output layer is 0, or it would tie with e",
+            f"in F_{s} queries and keys are interleaved with a constant 1, held in the first coordinate of g'",
         ),
         traces=_traces(G, model, words[0]) if show else (),
     )
 
 
 def _in_small_batches(group: Group, words: Tensor, run: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
-    """``run`` on #, g_1, …, g_n, so many words at a time that their hidden units take about 64 MB."""
+    """Yields ``run`` of #, g_1, …, g_n for a few words at a time, whose hidden units take about 64 MB."""
     ids = torch.cat([torch.full((len(words), 1), group.order), words], dim=1)  # [words, n + 1]
     hidden = ids.shape[1] * (group.order**2 + 6 * bits_of_element(group))
     yield from map(run, ids.split(max(1, 8_000_000 // hidden)))
@@ -338,11 +309,11 @@ def _sizes(group: Group, n: int, real: FormalTransformer, fixed: FormalTransform
     m, p = (group.order - 1).bit_length(), bits_of_position(n)
     log_n = (n - 1).bit_length()
     return (
-        Size("loops T", log_n, real.plan.depth, "" if n > 1 else "a looped model runs once at least"),
+        Size("loops T", log_n, real.plan.depth, "" if n > 1 else "a looped model runs at least once"),
         Size("layers", 1, len(real.layers)),
         Size("heads", 2, real.n_heads),
-        Size("d", 3 * (m + p), real.d, "" if m else "one bit for an element, to tell e from #"),
-        Size("d_ff", group.order**2 + 6 * m, real.d_ff, "" if m else "one bit for an element, to tell e from #"),
+        Size("d", 3 * (m + p), real.d, "" if m else "one bit for an element, which tells e from #"),
+        Size("d_ff", group.order**2 + 6 * m, real.d_ff, "" if m else "one bit for an element, which tells e from #"),
         Size("d_attn", log_n, real.d_attn, "max(⌈log2(n+1)⌉, ⌈log2|G|⌉): n+1 positions are told apart, and values fit"),
         Size(f"d_attn in F_{s}", log_n, fixed.d_attn, "interleaved queries and keys are twice as wide"),
         Size("precision s", None, s, "whatever n is: 2 for up to 128 elements, 3 for up to 1000"),
@@ -363,12 +334,12 @@ def _traces(group: Group, model: LoopedTransformer, word: Tensor) -> tuple[Trace
     products = tuple((when, tuple(_range(row) for row in rows)) for when, rows in zip(after, factors, strict=True))
     return (
         Trace(f"{group.name}: the element that each position holds", columns, elements),
-        Trace("of which of g_1 … g_n that is the product", columns, products),
+        Trace("the numbers i of the factors g_i whose product each position holds", columns, products),
     )
 
 
 def _range(factors: tuple[int, ...]) -> str:
-    """(3, 4, 5) -> 3-5; the empty product is e."""
+    """Returns 3-5 for (3, 4, 5), and e for the empty product."""
     if len(factors) < 2:
         return "e" if not factors else str(factors[0])
     return f"{factors[0]}-{factors[-1]}"

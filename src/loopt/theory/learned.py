@@ -1,4 +1,4 @@
-"""A model trained on p-hop beside the one that Corollary 5.3 builds, loop by loop."""
+"""A comparison, loop by loop, of a model trained on p-hop with the one that Corollary 5.3 builds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loopt.theory.phop import build_looped, hops_held
 
 @dataclass(frozen=True)
 class AfterLoop:
-    """How often what is read out after so many loops is the answer to 1 hop, 2 hops, …"""
+    """The accuracy of the answer read out after some loops, for 1 hop, 2 hops, …"""
 
     loops: int
     accuracies: tuple[float, ...]
@@ -23,19 +23,19 @@ class AfterLoop:
 
 @dataclass(frozen=True)
 class HopComparison:
-    """A trained model beside the built one, on the last letter of the same examples."""
+    """A trained and a built model on the last letter of the same examples."""
 
     hops: tuple[int, ...]
-    """1, 2, 4, … p, and what else the built model holds on its way."""
+    """1, 2, 4, … p, and the other hop counts that the built model passes through."""
     examples: int
     learned: tuple[AfterLoop, ...]
     built: tuple[AfterLoop, ...]
-    """Of the looped model; its first loop has no answer yet and says ⊥."""
+    """The looped model, which has no answer after its first loop and says ⊥."""
 
 
 def compare(model: LoopedTransformer, task: PHop, examples: int = 100, seed: int = 0) -> HopComparison:
-    """Tells whether a trained model doubles its pointers too: how often what it would answer after each of its loops is
-    the answer to p hops, or to fewer of them."""
+    """Returns how often a trained model and the built one, read out after each loop, answer right for p hops or fewer;
+    it shows whether the trained model doubles its pointers too."""
     if task.mixed:
         raise InputError(f"task phop: p={task.p}; a comparison with the built model is for runs with one p")
     (p,) = task.p

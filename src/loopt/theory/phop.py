@@ -1,20 +1,19 @@
 """Corollary 5.3: p-hop by pointer doubling, in ⌈log2 p⌉ + 2 layers of which 3 are distinct, and in one looped layer.
 
-Write f for one hop, the paper's find_1, and f_a for a of them; 0 is nowhere, and f(0) = 0. Two layers find f. After
-that, a position that follows its pointer to another, and takes over the pointer it finds there, doubles its reach:
+Let f be one hop, the paper's find_1, and f_a be a hops; 0 means nowhere, and f(0) = 0. Two layers find f. After that, a
+position that follows its pointer and takes over the pointer held there doubles its reach:
 
-    layer 1       every position learns the letter before it;
-    layer 2       it looks for its own letter among those, takes the most recent place, and has found f_1;
+    layer 1       every position fetches the letter before it;
+    layer 2       it looks for its own letter among those, and the most recent match is f_1;
     layer 3 …     f_2a = f_a ∘ f_a: the same layer, ⌈log2 p⌉ times.
 
-With each pointer comes the letter that it points to, so nothing is left to look up at the end. Where p is no power of
-two, a position keeps two pointers, f_a (``far``) and f_{a-1} (``near``), and follows the one or the other: f_a leads to
-f_2a and f_{2a-1}, f_{a-1} to f_{2a-1} and f_{2a-2}. It starts with f_1 and f_0; following ``far`` for every 1 and
-``near`` for every 0 among the ⌈log2 p⌉ binary digits of p - 1, highest first, it arrives at f_p. For p = 2^k all digits
-are ones: plain doubling.
+Each pointer brings along the letter it points to, so no lookup is left at the end. Where p is no power of two, a
+position keeps two pointers, f_a (``far``) and f_{a-1} (``near``), and follows one of them: f_a leads to f_2a and
+f_{2a-1}, f_{a-1} to f_{2a-1} and f_{2a-2}. It starts with f_1 and f_0, reads the ⌈log2 p⌉ binary digits of p - 1,
+highest first, follows ``far`` at a 1 and ``near`` at a 0, and arrives at f_p. For p = 2^k all digits are 1.
 
-Attention finds position t with the keys (j, -j²) and the query β(2t, 1): the score is β(t² - (j-t)²), largest at j = t
-by β or more. Nowhere, t = 0, lands on position 1, whose own pointer is 0, so ⊥ stays ⊥ without a rule of its own.
+Attention finds position t with keys (j, -j²) and query β(2t, 1): the score β(t² - (j-t)²) is largest at j = t, by β or
+more. Nowhere, t = 0, lands on position 1, whose own pointer is 0, so ⊥ stays ⊥ without a rule of its own.
 
 >>> task = PHop(p=(5,), n=12, alphabet=3, sampler="uniform", supervision="every")
 >>> built = build_phop(p=5, n=12, alphabet=3)
@@ -34,50 +33,50 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from loopt.errors import InputError
+from loopt.errors import InputError, require
 from loopt.model import LoopedTransformer
 from loopt.plan import LoopPlan
 from loopt.tasks.phop import LETTERS, PHop
-from loopt.theory.formal import FormalLayer, FormalTransformer, Head, Space, zeros
+from loopt.theory.formal import FormalLayer, FormalTransformer, Head, HiddenUnits, Space, zeros
 from loopt.theory.precision import MOST_BITS, FixedPoint, Softmax, forward
 from loopt.theory.proof import Check, Proof, Size, Trace
 from loopt.theory.simulation import SOFTMAX_MARGIN, Bounds, claimed_sizes, simulate
-from loopt.theory.thresholds import bisect
 
 ALPHABET = 4
 START = ALPHABET + 1
-"""`#`, after the letters and ⊥."""
+"""The token `#`, after the letters and ⊥."""
 
 
 @dataclass(frozen=True)
 class Constants:
-    """What the construction hangs on. Sharpness, match, gate and nowhere have slack; ``smallest_constant`` finds it."""
+    """The numbers of the construction. Sharpness, match, gate and nowhere have slack, which ``test_thresholds`` in
+    tests/theory/test_phop_theorem.py measures."""
 
     sharpness: float = 40.0
-    """β: the best score is this much above the others, or more."""
+    """β, by which the best attention score is above the others at least."""
     before: float = -1.0
-    """Layer 1 looks this far from its own position."""
+    """The offset from its own position at which layer 1 looks."""
     match: float = 1.0
-    """Layer 2: what half a digit of a letter is worth, in n; recency alone can bring n - 1."""
+    """The score of half a digit of a letter in layer 2, in units of n; recency alone can score n - 1."""
     recency: float = 1.0
-    """Layer 2: what one position later is worth."""
+    """The score of one position later in layer 2."""
     first: float = 1.0
-    """Layer 2: the score of position 1, which stands for nowhere, in that of a letter half a digit off."""
+    """The score of position 1, which stands for nowhere, in layer 2, in units of a letter half a digit off."""
     nearness: float = -1.0
     """The factor of j² in the keys of a lookup."""
     gate: float = 1.0
-    """What closes the way from a pointer to ``follow``, in n, the largest pointer."""
+    """What shuts off the pointer that is not followed, in units of n, the largest pointer."""
     nowhere: float = 2.0
-    """Logit of ⊥ where the pointer is 0, in that of the letter read there."""
+    """The logit of ⊥ where the pointer is 0, in units of the logit of the letter read there."""
 
 
 def digits_of_letters(alphabet: int) -> int:
-    """How many binary digits tell the letters apart."""
+    """Returns how many binary digits tell the letters apart."""
     return max(1, (alphabet - 1).bit_length())
 
 
 def coordinates(alphabet: int) -> Space:
-    """What a position holds. Digits are 0 or 1, pointers and positions are 0 to n."""
+    """Returns the coordinates of the residual stream. Digits are 0 or 1, pointers and positions 0 to n."""
     digits = digits_of_letters(alphabet)
     return Space(
         one=1,
@@ -85,27 +84,27 @@ def coordinates(alphabet: int) -> Space:
         square=1,
         first=1,  # 1 at the first position
         letter=digits,
-        previous=digits,  # the letter before; zeros at the first position
+        previous=digits,  # the letter before, zeros at the first position
         far=1,  # f_a
         near=1,  # f_{a-1}
         answer=digits,  # the letter at f_a
-        found_far=1,  # what attention has just fetched
+        found_far=1,  # found_*: fetched by attention
         found_near=1,
         found_answer=digits,
-        follow=1,  # far or near, whichever the next layer follows
-        turn=1,  # the digit of p - 1 that decides it
-        digits_left=1,  # the digits after that one, as a number
+        follow=1,  # far or near: the pointer that the next layer follows
+        turn=1,  # the digit of p - 1 that chooses it
+        digits_left=1,  # the digits after it, as a number
     )
 
 
 def doublings(p: int) -> int:
-    """⌈log2 p⌉, how often the third layer runs."""
+    """Returns ⌈log2 p⌉, how often the third layer runs."""
     return (p - 1).bit_length()
 
 
-def build_phop(p: int, n: int, alphabet: int = 4, constants: Constants | None = None) -> FormalTransformer:
-    """p-hop over up to n letters, as in ``PHop``: every position answers with a letter or ⊥, token ``alphabet``."""
-    task = PHop(p=(p,), n=n, alphabet=alphabet, sampler="uniform")  # says what is wrong with p, n or alphabet
+def build_phop(p: int, n: int, alphabet: int = ALPHABET, constants: Constants | None = None) -> FormalTransformer:
+    """Builds p-hop over up to n letters: every position answers with a letter or with ⊥, token ``alphabet``."""
+    task = PHop(p=(p,), n=n, alphabet=alphabet, sampler="uniform")  # refuses a bad p, n or alphabet
     c = constants or Constants()
     digits = digits_of_letters(alphabet)
     space = coordinates(alphabet)
@@ -114,13 +113,13 @@ def build_phop(p: int, n: int, alphabet: int = 4, constants: Constants | None = 
     place = position - first  # f_0, with 0 for the first position
 
     def lookup(target: Tensor, value: Tensor, output: Tensor) -> Head:
-        """Fetch ``value`` from position ``target``."""
+        """Builds a head that fetches ``value`` from position ``target``."""
         query = c.sharpness * torch.stack([2 * target, one])
         return Head(query, torch.stack([position, c.nearness * space.unit("square")]), value, output)
 
     previous_letter = FormalLayer(
         heads=(lookup(position + c.before * one, letter, previous),),
-        # The first position can only look at itself; what it sees is taken away again.
+        # The first position can only fetch its own letter, which the feed-forward takes away again.
         W1=previous + first - one,
         b1=zeros(digits),
         W2=-previous.T,
@@ -130,7 +129,7 @@ def build_phop(p: int, n: int, alphabet: int = 4, constants: Constants | None = 
     match = c.match * n
     standing = c.recency * position + c.first * match * (digits - 1) * first
     induction = Head(
-        # Digits as ±1, so that a wrong one costs 2·match; the first position, which has no letter before it, has 0.
+        # Digits are ±1, so that a wrong one costs 2·match; the first position, with no letter before it, has 0.
         query=c.sharpness * torch.cat([match * (2 * letter - one), one[None]]),
         key=torch.cat([2 * previous - (one - first), standing[None]]),
         value=torch.cat([place[None], letter]),
@@ -139,7 +138,7 @@ def build_phop(p: int, n: int, alphabet: int = 4, constants: Constants | None = 
     follow_pointer = lookup(
         space.unit("follow"), space.read("far", "near", "answer"), space.read("found_far", "found_near", "found_answer")
     )
-    half = 2.0 ** max(doublings(p) - 2, 0)  # the weight of the highest of the digits that are left
+    half = 2.0 ** max(doublings(p) - 2, 0)  # the place value of the highest digit left
     arrive = _feed_forward(space, gate=c.gate * n, half=half)
 
     places = torch.arange(1, n + 1, dtype=torch.float64)[:, None]  # [n, 1]
@@ -166,35 +165,30 @@ def build_phop(p: int, n: int, alphabet: int = 4, constants: Constants | None = 
 
 
 def _feed_forward(space: Space, gate: float, half: float) -> FormalLayer:
-    """What was found takes the place of what was held; ``follow`` becomes far or near, as the turn says; the next digit
-    becomes the turn. Everything here is 0 or more, so that a relu lets it through."""
-    units: list[tuple[Tensor, float, Tensor]] = []  # what a unit reads, its bias, and what it adds
-
+    """Builds the feed-forward that replaces what was held by what was found, writes far or near to ``follow``, as
+    ``turn`` says, and the next digit to ``turn``. All of these are 0 or more, so that ReLU passes them unchanged."""
+    units = HiddenUnits()
     for name in ("far", "near", "answer"):
         for held, found in zip(space.read(name), space.read(f"found_{name}"), strict=True):
-            units += [(found, 0.0, held - found), (held, 0.0, -held)]
+            units.add(found, 0.0, held - found)
+            units.add(held, 0.0, -held)
 
     one, turn, follow = space.unit("one"), space.unit("turn"), space.unit("follow")
-    units.append((follow, 0.0, -follow))
-    units.append((space.unit("found_far") - gate * (one - turn), 0.0, follow))
-    units.append((space.unit("found_near") - gate * turn, 0.0, follow))
+    units.add(follow, 0.0, -follow)
+    units.add(space.unit("found_far") - gate * (one - turn), 0.0, follow)
+    units.add(space.unit("found_near") - gate * turn, 0.0, follow)
 
     left = space.unit("digits_left")
     takes_one = turn - 2 * half * left  # relu(left - half + 1) - relu(left - half) is 1 where left ≥ half, else 0
-    units += [(left, 1 - half, takes_one), (left, -half, -takes_one), (turn, 0.0, -turn), (left, 0.0, left)]
-
-    reads, biases, adds = zip(*units, strict=True)
-    return FormalLayer(
-        heads=(),
-        W1=torch.stack(reads),
-        b1=torch.tensor(biases, dtype=torch.float64),
-        W2=torch.stack(adds, dim=1),
-        b2=zeros(space.size),
-    )
+    units.add(left, 1 - half, takes_one)
+    units.add(left, -half, -takes_one)
+    units.add(turn, 0.0, -turn)
+    units.add(left, 0.0, left)
+    return units.layer()
 
 
 def hops_held(p: int) -> tuple[int, ...]:
-    """How many hops ``far`` makes after the second layer, and after each one that follows.
+    """Returns how many hops ``far`` makes after the second layer and after each later one.
 
     >>> hops_held(16), hops_held(5)
     ((1, 2, 4, 8, 16), (1, 2, 3, 5))
@@ -202,15 +196,15 @@ def hops_held(p: int) -> tuple[int, ...]:
     return tuple(1 + (p - 1) // 2**left for left in range(doublings(p), -1, -1))
 
 
-def build_looped(p: int, n: int, alphabet: int = 4, constants: Constants | None = None) -> FormalTransformer:
-    """One layer, looped ⌈log2 p⌉ + 2 times on `#` and the letters; `#` is token ``alphabet`` + 1."""
+def build_looped(p: int, n: int, alphabet: int = ALPHABET, constants: Constants | None = None) -> FormalTransformer:
+    """Builds one layer, looped ⌈log2 p⌉ + 2 times on `#` and the letters; `#` is token ``alphabet`` + 1."""
     c = constants or Constants()
     return simulate(build_phop(p, n, alphabet, c), bounds_of_phop(n, alphabet, c))
 
 
 def bounds_of_phop(n: int, alphabet: int, constants: Constants) -> Bounds:
-    """Theorem 5.2's bounds, for all inputs: no pointer exceeds n, no lookup scores over βn² and no match over β(2b+1)n,
-    where letters have b digits."""
+    """Returns Theorem 5.2's bounds for all inputs: no pointer exceeds n, no lookup scores over βn², and no match over
+    β(2b+1)n, where letters have b digits."""
     digits = digits_of_letters(alphabet)
     return Bounds(
         scores=constants.sharpness * n * max(n, 2 * digits + 1) + SOFTMAX_MARGIN,
@@ -220,9 +214,10 @@ def bounds_of_phop(n: int, alphabet: int, constants: Constants) -> Bounds:
 
 
 def draw(p: int, n: int, alphabet: int, inputs: int, seed: int) -> tuple[Tensor, Tensor]:
-    """``inputs`` sequences and the answer at every position, [inputs, n] each. The first is the hardest for layer 2: a
-    last letter that is new, after letters that differ from it in one digit. Then come uniform ones and, where n has
-    room for p hops, as many planted ones. The answers are the task's own."""
+    """Returns ``inputs`` sequences and the task's answers at every position, [inputs, n] each.
+
+    The first sequence is the hardest for layer 2: a new last letter, after letters that differ from it in one digit.
+    Then come uniform ones and, where n has room for p hops, as many planted ones."""
     uniform = PHop(p=(p,), n=n, alphabet=alphabet, sampler="uniform", supervision="every")
     hardest = [0] * (n - 1) + [1]
     tokens, wanted = [torch.tensor([hardest])], [torch.tensor([uniform.solve(hardest)])]
@@ -236,35 +231,20 @@ def draw(p: int, n: int, alphabet: int, inputs: int, seed: int) -> tuple[Tensor,
 
 @torch.no_grad()
 def answers(model: LoopedTransformer, tokens: Tensor, start: int | None = None) -> Tensor:
-    """What a model answers at every letter, [B, n] -> [B, n]; the looped one wants its `#`, ``start``, before them."""
+    """Returns a model's answer at every letter, [B, n] -> [B, n]. The looped model needs `#`, its ``start``, first."""
     if start is not None:
         tokens = torch.cat([torch.full_like(tokens[:, :1], start), tokens], dim=1)
-    choices = torch.cat([model(few).argmax(-1) for few in tokens.split(8)])  # larger batches are slower, for memory
+    choices = torch.cat([model(few).argmax(-1) for few in tokens.split(8)])  # larger batches are slower to allocate
     return choices if start is None else choices[:, 1:]
 
 
-def smallest_constant(field: str, p: int, tokens: Tensor, wanted: Tensor, dtype: torch.dtype = torch.float64) -> float:
-    """The smallest value of one constant, the others as they are, with which every position of ``tokens`` [B, n] is
-    answered as ``wanted``.
-
-    On 100 sequences of 256 letters, for p = 31 and 32: sharpness 7.8 in float64 and in float32, match 0.997, gate
-    0.998, nowhere 1.
-    """
-
-    def holds(value: float) -> bool:
-        built = build_phop(p, tokens.shape[1], constants=replace(Constants(), **{field: value}))
-        return torch.equal(answers(built.model().to(dtype), tokens), wanted)
-
-    return bisect(holds, 0.0, getattr(Constants(), field), steps=14)
-
-
 def one_hot_sharpness(s: int) -> int:
-    """The smallest whole β for which e^-β rounds to 0 in F_s, so that a max-subtracted softmax is one-hot."""
+    """Returns the smallest integer β for which e^-β rounds to 0 in F_s, so that a max-subtracted softmax is one-hot."""
     return math.ceil((s + 1) * math.log(2))
 
 
 def wrong_in_precision(p: int, tokens: Tensor, wanted: Tensor, s: int, softmax: Softmax, sharpness: int) -> int:
-    """How many positions of ``tokens`` [B, n] are not answered as ``wanted`` when everything is rounded to F_s."""
+    """Returns how many positions of ``tokens`` [B, n] are not answered as ``wanted`` in F_s."""
     built = build_phop(p, tokens.shape[1], constants=Constants(sharpness=sharpness))
     try:
         return int((forward(built, tokens, s, softmax).argmax(-1) != wanted).sum())
@@ -273,11 +253,11 @@ def wrong_in_precision(p: int, tokens: Tensor, wanted: Tensor, s: int, softmax: 
 
 
 def smallest_precision(p: int, tokens: Tensor, wanted: Tensor) -> int | None:
-    """The smallest s for which the construction, with a max-subtracted softmax that is one-hot, is exact in F_s on
-    ``tokens`` [B, n]; None if it is more than ``precision`` can do.
+    """Returns the smallest s for which the construction, with a one-hot max-subtracted softmax, is exact in F_s on
+    ``tokens`` [B, n]; None where that is more than MOST_BITS.
 
-    Products reach 2βn², so it is about 2·log2 n + log2 s + 1: for n = 256 it is 21, for n = 32 it is 15. (Attention
-    that is only nearly one-hot, β = 8, is still exact in F_20 for n = 256.)
+    Products reach 2βn², so s is about 2·log2 n + log2 s + 1: 15 for n = 32, 21 for n = 256. (Nearly one-hot attention,
+    with β = 8, is exact in F_20 for n = 256.)
     """
     for s in range(1, MOST_BITS + 1):
         if wrong_in_precision(p, tokens, wanted, s, "shifted", one_hot_sharpness(s)) == 0:
@@ -286,8 +266,8 @@ def smallest_precision(p: int, tokens: Tensor, wanted: Tensor) -> int | None:
 
 
 def levels_told_apart(s: int, softmax: Softmax) -> int:
-    """How many scores F_s has room for such that, of any two, softmax gives the higher one all the weight: over so many
-    distances can "the most recent match" be one-hot.
+    """Returns how many scores F_s has such that, of any two, softmax gives the higher one all the weight. Attention to
+    the most recent match can be one-hot over that many distances.
 
     >>> [levels_told_apart(s, "plain") for s in (2, 4, 8)], [levels_told_apart(s, "shifted") for s in (2, 4, 8)]
     ([3, 3, 3], [4, 10, 83])
@@ -309,10 +289,9 @@ def levels_told_apart(s: int, softmax: Softmax) -> int:
 
 
 def prove(p: int = 16, n: int = 256, inputs: int = 400, seed: int = 0, show: bool = False) -> Proof:
-    """Pointer doubling and its looped simulation against the task's answers, at every position of ``inputs`` sequences
-    of n letters; ``show`` traces the looped one on a short sequence."""
-    if inputs < 1:
-        raise InputError(f"inputs={inputs}: allowed is 1 or more")
+    """Checks pointer doubling and its looped simulation against the task's answers at every position of ``inputs``
+    sequences of n letters; ``show`` traces the looped model on a short sequence."""
+    require(inputs >= 1, "inputs", inputs, "1 or more", InputError)
     tokens, wanted = draw(p, n, ALPHABET, inputs, seed)
     built, looped = build_phop(p, n), build_looped(p, n)
     models = {"phop": built.model(), "phop-looped": looped.model()}
@@ -330,17 +309,16 @@ def prove(p: int = 16, n: int = 256, inputs: int = 400, seed: int = 0, show: boo
     s = smallest_precision(p, few, wanted_of_few)
     if s is not None:
         wrong = wrong_in_precision(p, few, wanted_of_few, s, "shifted", one_hot_sharpness(s))
-        what = f"in F_{s}, the smallest that will do, with a max-subtracted softmax: the answer at every position"
+        what = f"in F_{s}, the smallest that is enough, with a max-subtracted softmax: the answer at every position"
         checks.append(Check(what, wanted_of_few.numel(), wrong, time.monotonic() - began))
     notes = (
         f"{int((wanted == ALPHABET).sum())} of the {wanted.numel()} answers are ⊥",
         "the claimed ⌊log2 p⌋+2 layers are enough for powers of two; for other p this construction takes ⌈log2 p⌉+2: "
         "layer 2 reaches one hop, and following a pointer at most doubles the reach",
         "the paper's F_s rounds exp and subtracts no maximum: then a head can be one-hot over at most "
-        f"{levels_told_apart(8, 'plain')} distances, whatever s, where the most recent of {n} places has to be found",
+        f"{levels_told_apart(8, 'plain')} distances, whatever s, but has to find the most recent of {n} positions",
     )
     return Proof(
-        name="p-hop",
         title=f"Corollary 5.3: {p}-hop over {n} letters by looping one layer {looped.plan.depth} times",
         sizes=(*_sizes(p, built), *claimed_sizes("looped", built, looped)),
         checks=tuple(checks),
@@ -369,7 +347,7 @@ def _sizes(p: int, built: FormalTransformer) -> tuple[Size, ...]:
 
 
 def trace(p: int, letters: str | None = None, seed: int = 0) -> Trace:
-    """What every position holds after each loop of the looped model: where its pointer leads, and at last its answer.
+    """Returns where each position's pointer leads after each loop of the looped model, and at last its answer.
 
     >>> for row in trace(2, "acbacbba").rows:
     ...     print(row[0].ljust(24), *(cell.rjust(2) for cell in row[1]))

@@ -1,8 +1,8 @@
-"""Finite precision: the fixed-point numbers F_s, arithmetic in them, and a whole transformer run in them.
+"""Finite precision: the fixed-point numbers F_s, arithmetic in them, and whole transformers run in them.
 
 F_s = {±k·2^-s : 0 ≤ k ≤ 2^2s - 1}; the largest is B_s = 2^s - 2^-s. Every operation on two numbers is rounded to the
-nearest number of F_s, of two equally near ones to the smaller in magnitude, and past ±B_s to ±B_s. Sums are taken from
-left to right. What saturates on the way stays lost, so the order matters:
+nearest number of F_s, ties to the smaller magnitude, and past ±B_s to ±B_s. Sums run from left to right and may
+saturate on the way, so the order matters:
 
 >>> F = FixedPoint(2)
 >>> F.step, F.largest
@@ -12,7 +12,7 @@ left to right. What saturates on the way stays lost, so the order matters:
 >>> F.sum(torch.tensor([[3.0, 3.0, -3.0], [3.0, -3.0, 3.0]])).tolist()
 [0.75, 3.0]
 
-Numbers of F_s are held in float64, which has room for them all as long as s ≤ 25.
+Numbers of F_s are held in float64, which represents them exactly up to s = 25.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from loopt.errors import InputError
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head
 
 Softmax = Literal["plain", "shifted"]
-"""plain: exp(x_j) / Σ exp(x_j), as the paper has it; shifted: the largest x is subtracted first, as programs do."""
+"""plain: exp(x_j) / Σ exp(x_j), as in the paper; shifted: the largest x is subtracted first, as software does."""
 
 MOST_BITS = 25
 _PRODUCTS_EXACT_TO = 17
-"""Up to here a product or quotient below B_s, rounded to float64 first, cannot come to lie on a tie of F_s."""
+"""Up to this s, rounding a product or quotient below B_s to float64 first cannot move it onto a tie of F_s."""
 
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """F_s and its arithmetic, element by element on float64 tensors that hold numbers of F_s."""
+    """F_s and its arithmetic, elementwise on float64 tensors that hold numbers of F_s."""
 
     s: int
 
@@ -46,19 +46,19 @@ class FixedPoint:
 
     @property
     def step(self) -> float:
-        """2^-s, the smallest positive number."""
+        """Returns 2^-s, the smallest positive number."""
         return 2.0**-self.s
 
     @property
     def largest(self) -> float:
-        """B_s."""
+        """Returns B_s."""
         return 2.0**self.s - self.step
 
     def contains(self, numbers: Tensor) -> bool:
         return torch.equal(self.round(numbers), numbers.double())
 
     def round(self, x: Tensor, rest: Tensor | None = None) -> Tensor:
-        """[x]_s; ``rest`` has the sign of what is missing from x, where x is itself a rounded result."""
+        """Returns [x]_s. Where x is itself rounded, ``rest`` has the sign of the exact value minus x."""
         x = x.double()
         in_steps = x.abs().mul_(2.0**self.s)
         steps = (in_steps - 0.5).ceil_()  # a tie goes down
@@ -69,15 +69,14 @@ class FixedPoint:
         return steps.mul_(self.step).copysign_(x).add_(0.0)  # + 0 turns -0 into 0
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
-        """A sum lies on the grid; only its size may need rounding."""
-        return (a.double() + b).clamp_(-self.largest, self.largest)
+        return (a.double() + b).clamp_(-self.largest, self.largest)  # sums lie on the grid and can only saturate
 
     def multiply(self, a: Tensor, b: Tensor) -> Tensor:
         product = a.double() * b
         return self.round(product, self._rest_of_product(a, b, product))
 
     def divide(self, a: Tensor, b: Tensor) -> Tensor:
-        """[a / b]_s. The paper does not say what a / 0 is; here it is 0."""
+        """Returns [a / b]_s. The paper does not define a / 0; here it is 0."""
         a, b = a.double(), b.double()
         quotient = torch.where(b == 0, 0.0, a / torch.where(b == 0, 1.0, b))
         if self.s <= _PRODUCTS_EXACT_TO:
@@ -87,7 +86,7 @@ class FixedPoint:
         return self.round(quotient, rest * b.sign())
 
     def exp(self, x: Tensor) -> Tensor:
-        """[exp(x)]_s, for which no tie exists.
+        """Returns [exp(x)]_s, for which no tie exists.
 
         >>> F = FixedPoint(3)
         >>> F.exp(torch.tensor([-F.largest, 0.0, F.largest])).tolist() == [0.0, 1.0, F.largest]
@@ -96,7 +95,7 @@ class FixedPoint:
         return self.round(x.double().exp())
 
     def sum(self, terms: Tensor) -> Tensor:
-        """The sum over the last dimension, from left to right."""
+        """Returns the sum over the last dimension, taken from left to right."""
         if bool((terms.abs().sum(-1) <= self.largest).all()):
             return terms.sum(-1)  # nothing on the way can saturate, so the order does not matter
         total = torch.zeros(terms.shape[:-1], dtype=torch.float64)
@@ -104,12 +103,8 @@ class FixedPoint:
             total.add_(term).clamp_(-self.largest, self.largest)
         return total
 
-    def inner(self, a: Tensor, b: Tensor) -> Tensor:
-        """⟨a, b⟩_s over the last dimension: rounded products, summed from left to right."""
-        return self.sum(self.multiply(a, b))
-
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:
-        """a ×_s b: [..., I, K] and [..., K, J] -> [..., I, J], each entry an inner product."""
+        """Returns a ×_s b, [..., I, K] and [..., K, J] -> [..., I, J]: rounded products, summed from left to right."""
         if self._needs_no_rounding(a, b):
             return a @ b
         shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
@@ -120,8 +115,8 @@ class FixedPoint:
         return total
 
     def softmax(self, scores: Tensor, visible: Tensor | None = None, kind: Softmax = "plain") -> Tensor:
-        """[[exp(x_j)]_s / Σ_j [exp(x_j)]_s]_s over the last dimension, over those j that are ``visible``; where every
-        exponential rounds to 0, the paper leaves it undefined, and all of it is 0 here."""
+        """Returns [[exp(x_j)]_s / Σ_j [exp(x_j)]_s]_s over the ``visible`` j of the last dimension. Where every
+        exponential rounds to 0, the paper leaves it undefined, and here it is 0."""
         if kind == "shifted":
             seen = scores if visible is None else scores.masked_fill(~visible, -torch.inf)
             scores = self.add(scores, -seen.amax(-1, keepdim=True))
@@ -134,7 +129,7 @@ class FixedPoint:
         return None if self.s <= _PRODUCTS_EXACT_TO else _product_error(a.double(), b.double(), product)
 
     def _needs_no_rounding(self, a: Tensor, b: Tensor) -> bool:
-        """Whether every product lies on the grid and no sum can reach B_s: then an ordinary product is the same."""
+        """Tells whether every product lies on the grid and no sum can pass B_s, so that an ordinary matmul is exact."""
         if not (torch.equal(a, a.round()) or torch.equal(b, b.round())):
             return False
         most = a.abs().amax(-2, keepdim=True) @ b.abs()  # [..., 1, J]: no partial sum is larger
@@ -144,8 +139,8 @@ class FixedPoint:
 def forward(
     formal: FormalTransformer, ids: Tensor, s: int, softmax: Softmax = "plain", states: list[Tensor] | None = None
 ) -> Tensor:
-    """The transformer in F_s, every operation rounded: ids [B, n] -> logits [B, n, V]. What every position holds after
-    each loop is appended to ``states``, [B, n, d] each. The weights have to be numbers of F_s."""
+    """Runs a transformer in F_s, every operation rounded: ids [B, n] -> logits [B, n, V]. Appends the residual stream
+    after each loop, [B, n, d], to ``states``. Raises an InputError where a weight is not in F_s."""
     F = FixedPoint(s)
     check_weights(formal, s)
     x = F.add(formal.tokens[ids], formal.positions[: ids.shape[1]])  # [B, n, d]
@@ -160,7 +155,7 @@ def forward(
 
 
 def multi_head_attention(F: FixedPoint, heads: tuple[Head, ...], x: Tensor, softmax: Softmax = "plain") -> Tensor:
-    """Causal attention of every head, and the sum of the heads in their order: [B, n, d] -> [B, n, d]."""
+    """Returns the causal attention of all heads, summed in their order: [B, n, d] -> [B, n, d]."""
     total = torch.zeros_like(x)
     for head in heads:
         total = F.add(total, attention(F, head, x, softmax))
@@ -168,7 +163,7 @@ def multi_head_attention(F: FixedPoint, heads: tuple[Head, ...], x: Tensor, soft
 
 
 def attention(F: FixedPoint, head: Head, x: Tensor, softmax: Softmax = "plain") -> Tensor:
-    """One head: [B, n, d] -> [B, n, d]."""
+    """Returns the causal attention of one head: [B, n, d] -> [B, n, d]."""
     query, key, value = (F.matmul(x, weight.T) for weight in (head.query, head.key, head.value))  # [B, n, d_qk or d_v]
     scores = F.matmul(query, key.mT)  # [B, n, n]
     visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
@@ -177,13 +172,13 @@ def attention(F: FixedPoint, head: Head, x: Tensor, softmax: Softmax = "plain") 
 
 
 def feed_forward(F: FixedPoint, layer: FormalLayer, x: Tensor) -> Tensor:
-    """W_2 relu(W_1 x + b_1) + b_2: [B, n, d] -> [B, n, d]."""
+    """Returns W_2 relu(W_1 x + b_1) + b_2: [B, n, d] -> [B, n, d]."""
     hidden = F.add(F.matmul(x, layer.W1.T), layer.b1).relu_()  # [B, n, d_ff]
     return F.add(F.matmul(hidden, layer.W2.T), layer.b2)
 
 
 def check_weights(formal: FormalTransformer, s: int) -> None:
-    """InputError unless every weight is a number of F_s."""
+    """Raises an InputError where a weight is not a number of F_s."""
     F = FixedPoint(s)
     weights = {"tokens": formal.tokens, "positions": formal.positions, "output": formal.output}
     for i, layer in enumerate(formal.layers):
@@ -198,20 +193,20 @@ def check_weights(formal: FormalTransformer, s: int) -> None:
 
 
 def _indices_that_count(a: Tensor, b: Tensor) -> list[int]:
-    """The k at which both a[..., k] and b[..., k, :] are not all 0; the others add nothing."""
+    """Returns the k at which neither a[..., k] nor b[..., k, :] is all 0; the others add nothing."""
     in_a = (a != 0).flatten(0, -2).any(0)
     in_b = (b != 0).any(-1).flatten(0, -2).any(0) if b.dim() > 2 else (b != 0).any(-1)
     return (in_a & in_b).nonzero().flatten().tolist()
 
 
 def _product_error(a: Tensor, b: Tensor, product: Tensor) -> Tensor:
-    """a·b - product, exactly, where product is a·b rounded to float64 (Dekker's method)."""
+    """Returns a·b - product exactly, where product is a·b rounded to float64 (Dekker's method)."""
     a_high, b_high = _upper_half(a), _upper_half(b)
     a_low, b_low = a - a_high, b - b_high
     return ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
 
 
 def _upper_half(x: Tensor) -> Tensor:
-    """The upper 26 of the 53 bits of x."""
+    """Returns the upper 26 of the 53 bits of x."""
     scaled = x * (2.0**27 + 1)
     return scaled - (scaled - x)

@@ -1,19 +1,19 @@
-"""What the check of a theorem reports: sizes claimed and actual, inputs tried, whether all are right; what to show."""
+"""What the proof of a theorem reports: claimed and actual sizes, the checks and their outcome, traces to show."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from loopt.model import LoopedTransformer
 
 
 @dataclass(frozen=True)
 class Size:
-    """One size of a construction: what the theorem claims for it, what it is, and, where they differ, why."""
+    """The claimed and the actual value of one size of a construction, and why they differ."""
 
     name: str
     claimed: int | None
-    """None where the paper names an order only, such as O(log n); ``note`` then says which."""
+    """None where the paper gives only an order, such as O(log n), which ``note`` repeats."""
     actual: int
     note: str = ""
 
@@ -24,15 +24,15 @@ class Size:
 
 @dataclass(frozen=True)
 class Check:
-    """The construction compared with its algorithm on some inputs."""
+    """A comparison of the construction with its algorithm on some inputs."""
 
     what: str
     inputs: int
     wrong: int
-    """How many came out wrong."""
+    """How many inputs came out wrong."""
     seconds: float
     worst: float | None = None
-    """The largest difference, where what is compared are numbers."""
+    """The largest difference, where numbers are compared."""
 
     @property
     def exact(self) -> bool:
@@ -41,29 +41,27 @@ class Check:
 
 @dataclass(frozen=True)
 class Trace:
-    """What every position holds after each loop, in words."""
+    """A table of what every position holds after each loop."""
 
     title: str
     columns: tuple[str, ...]
     """A heading for each position, such as its token."""
     rows: tuple[tuple[str, tuple[str, ...]], ...]
-    """After which loop, and a text for each position."""
+    """For each loop its name and a text per position."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """A theorem, built and run."""
+    """A theorem's construction, built, run and checked."""
 
-    name: str
-    """As on the command line, such as group-composition."""
     title: str
     sizes: tuple[Size, ...]
     checks: tuple[Check, ...]
     models: dict[str, LoopedTransformer]
-    """The built models by a short name, under which ``--save`` keeps them."""
+    """The built models by the names under which ``--save`` keeps them."""
     notes: tuple[str, ...] = ()
-    """One line each: what the reader should know, such as a repair of the paper's text."""
-    traces: tuple[Trace, ...] = field(default=())
+    """Lines for the reader, such as a repair of the paper's text."""
+    traces: tuple[Trace, ...] = ()
 
     @property
     def exact(self) -> bool:

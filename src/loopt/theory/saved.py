@@ -1,4 +1,4 @@
-"""A built model on disk and back: config.json and weights.safetensors in a directory, in float64, to the bit."""
+"""Built models on disk: config.json and weights.safetensors in a directory, in float64, exact to the bit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def save(model: LoopedTransformer, directory: Path) -> None:
 
 
 def load(directory: Path) -> LoopedTransformer:
-    """The model that ``loopt prove --save`` wrote there. It runs like any other:
+    """Returns a model that ``loopt prove --save`` wrote. It runs like any other:
 
     model = load(Path("weights/group-composition/S5-n64"))
     model(ids).argmax(-1), model.thoughts(ids)

@@ -1,19 +1,19 @@
 """Theorem 5.2: one layer, looped L times, computes what any L-layer transformer with R distinct layers computes.
 
-All R layers lie side by side in the one layer, and in loop l only layer r(l) may act. Beside its d coordinates x, a
-token holds a one-hot flag that says whose turn it is, the number l of the loop, and whether it is the token `#`, which
-is put before the input (its id is |V|, the last of the new vocabulary):
+The one layer has the heads and hidden units of all R layers side by side; in loop l those of layer r(l) are active and
+the others idle. Beside its d coordinates x, a token holds a one-hot flag for the active layer, the number l of the loop
+and whether it is `#`, a token put before the input (its id is |V|, the last of the new vocabulary):
 
     x'_i^{(l)} = (x_i^{(l)}, e_{r(l)}, l, 1[i=0]),    x'_0 = (0, 0, 0, 1) at all times.
 
-- **Heads.** Every query has one more coordinate: -B when its layer's flag is up and +B when another's is; every key has
-  1[i=0] there. A head whose turn it is scores `#` at -B and does not see it; any other head scores `#` at +B, sees
-  nothing else, and fetches W_V 0 = 0.
-- **Feed-forwards.** A hidden unit gets -B' for another layer's flag, and for being `#`. So it is as it was when its
-  turn has come, and below zero otherwise.
-- **The schedule.** What loop l adds to a token whatever it holds (the change of flags, 1 to the counter, the output
-  bias of layer r(l)) is a function of l on 0…L-1. So L hidden units relu(l-i+1) can write it, with its second
-  differences as their weights; where those are 0, the unit is left out.
+- **Heads.** Every query has one more coordinate, -B where the flag is its layer's and +B where it is another's; every
+  key has 1[i=0] there. An active head scores `#` at -B and ignores it; an idle head scores `#` at +B, attends to it
+  alone, and fetches W_V 0 = 0.
+- **Feed-forwards.** A hidden unit gets -B' from another layer's flag and from `#`: unchanged if active, and else
+  below 0.
+- **The schedule.** What loop l adds to every token alike (the change of flags, 1 to the counter, the output bias of
+  layer r(l)) is a function of l on 0…L-1. L hidden units relu(l-i+1) write it, with its second differences as their
+  weights; a unit whose weights are 0 is left out.
 - **Output.** `#` gets the logit -B''.
 
 >>> small = random_transformer(order=(0, 1, 0, 0, 2), seed=0)
@@ -36,7 +36,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from loopt.errors import InputError
+from loopt.errors import InputError, require
 from loopt.model import Layer
 from loopt.plan import LoopPlan
 from loopt.tasks.groups import group
@@ -47,10 +47,10 @@ from loopt.theory.proof import Check, Proof, Size, Trace
 from loopt.theory.thresholds import bisect
 
 TOLERANCE = 1e-9
-"""How far a probability may be from the original's."""
+"""The largest difference allowed between a probability and the original's."""
 
 SOFTMAX_MARGIN = 40.0
-"""A score this far below another has e^-40, about 4e-18, of its weight: less than float64 notices."""
+"""A score this far below another gets e^-40 of its weight, about 4e-18, which float64 does not notice."""
 
 
 @dataclass(frozen=True)
@@ -58,45 +58,44 @@ class Constants:
     """The signs of the switches."""
 
     hide: float = -1.0
-    """Score of `#` in the head whose turn it is, in B."""
+    """The score of `#` in an active head, in units of B."""
     attract: float = 1.0
-    """Score of `#` in every other head, in B."""
+    """The score of `#` in an idle head, in units of B."""
     idle: float = -1.0
-    """What another layer's flag adds to a hidden unit, in B'."""
+    """What another layer's flag adds to a hidden unit, in units of B'."""
     silence: float = -1.0
-    """What being `#` adds to a hidden unit, in B'."""
+    """What being `#` adds to a hidden unit, in units of B'."""
     stand_still: float = -1.0
-    """What being `#` adds to the units of the schedule; they start at relu(0+1) = 1."""
+    """What being `#` adds to the units of the schedule, which start at relu(0+1) = 1."""
     count: float = 1.0
     """What a loop adds to the counter."""
     never_say: float = -1.0
-    """Logit of `#`, in B''."""
+    """The logit of `#`, in units of B''."""
 
 
 AS_PRINTED = Constants(hide=0.0, attract=-1.0)
-"""The proof's own attention switch: queries 1 - 1[r'=r(l)], keys -B 1[i=0]. It hides `#` from the heads that should see
-nothing else, and leaves it visible, at score 0, to those that should not see it."""
+"""The proof's own attention switch, queries 1 - 1[r'=r(l)] and keys -B 1[i=0]. It hides `#` from idle heads, which
+should attend to nothing else, and leaves it visible, at score 0, to active ones."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How large the switches have to be. Larger ones cost no precision: they are multiplied by 0 or decide alone."""
+    """The sizes of the switches. Larger ones cost no precision: they are multiplied by 0 or decide alone."""
 
     scores: float
-    """B, more than any attention score by what softmax needs to neglect it."""
+    """B, above any attention score by a margin at which softmax ignores the lower one."""
     preactivations: float
     """B', no less than any preactivation of a hidden unit."""
     logits: float
-    """B'', as B for the output."""
+    """B'', above any logit by the same margin."""
 
     @classmethod
     @torch.no_grad()
     def measured(cls, formal: FormalTransformer, inputs: Tensor, factor: float = 2.0) -> Bounds:
-        """The largest values seen on ``inputs`` [B, T], times a safety ``factor`` for inputs that are not among them,
-        and for B and B'' the softmax's margin on top.
+        """Returns the largest values on ``inputs`` [B, T], times a safety ``factor`` for other inputs, plus the softmax
+        margin for B and B''.
 
-        All layers are looked at in every loop, not only the one whose turn it is: the heads and units that have to be
-        switched off see the states that were made for others.
+        Every layer is measured in every loop, since idle heads and hidden units see states made for other layers.
         """
         model = formal.model()
         score, preactivation = 0.0, max(layer.b1.max().item() for layer in formal.layers)  # b1: what `#` has
@@ -121,9 +120,9 @@ class Bounds:
 
     @classmethod
     def from_weights(cls, formal: FormalTransformer) -> Bounds:
-        """What no input whatever exceeds, from the norms of the weights. It grows exponentially with the depth, which
-        float64 can bear for long."""
-        size = _norm_of_rows(formal.tokens) + _norm_of_rows(formal.positions)  # |x| is at most this
+        """Returns bounds for all inputs, from the norms of the weights. They grow exponentially with the depth, but
+        float64 has room for that."""
+        size = _norm_of_rows(formal.tokens) + _norm_of_rows(formal.positions)  # bounds |x|
         score = preactivation = 0.0
         for step in formal.plan.steps:
             for layer in formal.layers:
@@ -147,7 +146,7 @@ def _norm_of_rows(matrix: Tensor) -> float:
 
 
 def distinct_layers(formal: FormalTransformer) -> tuple[tuple[FormalLayer, ...], tuple[int, ...]]:
-    """The R layers that differ, and r(0) … r(L-1): which of them each step of the plan runs."""
+    """Returns the R layers that differ, and r(0) … r(L-1), the one that each step of the plan runs."""
     layers: list[FormalLayer] = []
     place = []  # of each of the plan's layers
     for layer in formal.layers:
@@ -159,15 +158,13 @@ def distinct_layers(formal: FormalTransformer) -> tuple[tuple[FormalLayer, ...],
 
 
 def simulate(formal: FormalTransformer, bounds: Bounds, constants: Constants | None = None) -> FormalTransformer:
-    """The 1-layer transformer that, looped L times on `#` and an input, answers as ``formal`` does on the input. `#` is
-    the last token of its vocabulary, and stands at its first position."""
+    """Builds one layer that, looped L times on `#` and an input, answers as ``formal`` does on the input. `#` is the
+    last token of its vocabulary."""
     c = constants or Constants()
     for field in fields(bounds):
         value = getattr(bounds, field.name)
-        if not (math.isfinite(value) and value >= 0):
-            raise InputError(
-                f"bounds.{field.name}={value}: allowed is a finite number, 0 or more; measure it on inputs"
-            )
+        allowed = "a finite number, 0 or more; measure it on inputs"
+        require(math.isfinite(value) and value >= 0, f"bounds.{field.name}", value, allowed, InputError)
     layers, order = distinct_layers(formal)
     L, R = len(order), len(layers)
     space = Space(x=formal.d, flags=R, loop=1, start=1)
@@ -177,7 +174,7 @@ def simulate(formal: FormalTransformer, bounds: Bounds, constants: Constants | N
         return weight @ space.read("x")
 
     def others(r: int) -> Tensor:
-        """1 when it is another layer's turn: reads [d + R + 2]."""
+        """Returns the weights [d + R + 2] that read 1 where a layer other than r is active, and else 0."""
         return flags.sum(0) - flags[r]
 
     def switched(head: Head, r: int) -> Head:
@@ -186,8 +183,8 @@ def simulate(formal: FormalTransformer, bounds: Bounds, constants: Constants | N
         key = torch.cat([widen(head.key), start[None]])
         return Head(query, key, widen(head.value), widen(head.output))
 
-    # What loop l adds to every token but `#`.
-    turns = flags[list(order)]  # [L, d + R + 2]: e_{r(l)} in its coordinates
+    # what loop l adds to every token but `#`
+    turns = flags[list(order)]  # [L, d + R + 2]: e_{r(l)}
     next_turns = torch.cat([turns[1:], turns[-1:]])
     biases = widen(torch.stack([layers[r].b2 for r in order]))
     schedule = biases + next_turns - turns + c.count * loop
@@ -214,14 +211,14 @@ def simulate(formal: FormalTransformer, bounds: Bounds, constants: Constants | N
 
 
 def with_start(formal: FormalTransformer, inputs: Tensor) -> Tensor:
-    """Inputs of ``formal`` as those of its simulation: [B, T] -> [B, 1 + T], `#` first."""
+    """Returns inputs of ``formal`` as inputs of its simulation, with `#` first: [B, T] -> [B, 1 + T]."""
     return torch.cat([torch.full_like(inputs[:, :1], formal.tokens.shape[0]), inputs], dim=1)
 
 
 @torch.no_grad()
 def differences(formal: FormalTransformer, looped: FormalTransformer, inputs: Tensor) -> Tensor:
-    """How far the looped model's distribution is from the original's at every position, in the probability where it
-    is farthest, `#` included: [B, T]."""
+    """Returns the largest difference of a probability between the looped model and the original at every position, `#`
+    included: [B, T]."""
     wanted = formal.model()(inputs).softmax(-1)  # [B, T, V]
     found = looped.model()(with_start(formal, inputs))[:, 1:].softmax(-1)  # [B, T, V + 1]
     wanted = torch.cat([wanted, torch.zeros_like(wanted[..., :1])], dim=-1)
@@ -229,13 +226,8 @@ def differences(formal: FormalTransformer, looped: FormalTransformer, inputs: Te
 
 
 def smallest_bounds(formal: FormalTransformer, inputs: Tensor) -> Bounds:
-    """The smallest B, B' and B'', each with the others as measured, for which the looped model is within TOLERANCE on
-    ``inputs``.
-
-    For the random net with R=3 and L=12 of ``prove``: B = 241 where scores reach 454, B' = 17.6 where preactivations
-    reach 17.6, B'' = 25 where logits reach 53. For 32-hop over 256 letters, where what the idle head of layer 1 fetches
-    again does no harm: B = 2.4e5 where scores reach 2.6e6, B' = 254 where preactivations reach 256, B'' = 18.5.
-    """
+    """Returns the smallest B, B' and B'', each with the others as measured, for which the looped model is within
+    TOLERANCE on ``inputs``. ``prove`` reports them for a random transformer."""
     ample = Bounds.measured(formal, inputs)
 
     def smallest(field: str) -> float:
@@ -249,7 +241,7 @@ def smallest_bounds(formal: FormalTransformer, inputs: Tensor) -> Bounds:
 
 
 def claimed_sizes(name: str, formal: FormalTransformer, looped: FormalTransformer) -> tuple[Size, ...]:
-    """The theorem's sizes for the simulation of ``formal`` by ``looped``."""
+    """Returns the theorem's sizes for the simulation of ``formal`` by ``looped``."""
     layers, order = distinct_layers(formal)
     R, L = len(layers), len(order)
     units = looped.d_ff - sum(len(layer.b1) for layer in layers)
@@ -265,10 +257,9 @@ def claimed_sizes(name: str, formal: FormalTransformer, looped: FormalTransforme
 
 
 def prove(seed: int = 0, inputs: int = 16, show: bool = False) -> Proof:
-    """Transformers with random weights whose layers repeat in any order, and a log-depth group composition, each
-    against its looped simulation at every position of ``inputs`` sequences; ``show`` traces one of them."""
-    if inputs < 1:
-        raise InputError(f"inputs={inputs}: allowed is 1 or more")
+    """Checks random transformers whose layers repeat in any order, and a log-depth group composition, against their
+    looped simulations at every position of ``inputs`` sequences; ``show`` traces one of them."""
+    require(inputs >= 1, "inputs", inputs, "1 or more", InputError)
     generator = torch.Generator().manual_seed(seed)
     nets = {"S3 n=16": composition_by_prefixes(group("S3"), 16)}
     for R, L in ((5, 24), (3, 12), (2, 8), (1, 4)):
@@ -295,15 +286,14 @@ def prove(seed: int = 0, inputs: int = 16, show: bool = False) -> Proof:
     printed = differences(one, simulate(one, largest, AS_PRINTED), ids).max().item()
     s3, s3_by_theorem_1 = models["S3-n16"].config, build_group_composition(group("S3"), 16).config
     return Proof(
-        name="simulation",
         title="Theorem 5.2: one looped layer simulates any transformer with few distinct layers",
         sizes=tuple(sizes),
         checks=tuple(checks),
         models=models,
         notes=(
             f"the attention switch as printed is the wrong way round: it is off by {printed:.2g}",
-            "idle heads and units see states made for other layers, so B and B' bound all layers in all loops",
-            "the text forgets the output biases of the layers, which the schedule adds, and the logit of #",
+            "idle heads and hidden units see states made for other layers, so B and B' bound all layers in all loops",
+            "the paper leaves out the output biases of the layers, which the schedule adds, and the logit of #",
             f"smallest switches for R=3 L=12: B={needed.scores:.4g} where scores reach "
             f"{largest.scores - SOFTMAX_MARGIN:.4g}, B'={needed.preactivations:.4g} where preactivations reach "
             f"{largest.preactivations:.4g}, B''={needed.logits:.4g} where logits reach "
@@ -316,8 +306,8 @@ def prove(seed: int = 0, inputs: int = 16, show: bool = False) -> Proof:
 
 @torch.no_grad()
 def trace(formal: FormalTransformer, ids: Tensor) -> Trace:
-    """Whose turn is next at every position of ``ids`` [T] after each loop, by its flags, and how far what it holds is
-    from what it holds in the original after as many layers."""
+    """Returns for every position of ``ids`` [T] after each loop which layer its flags make active next, and how far its
+    x is from the original's after as many layers."""
     _, order = distinct_layers(formal)
     looped = simulate(formal, Bounds.measured(formal, ids[None]))
     original, model = formal.model(), looped.model()
@@ -333,4 +323,4 @@ def trace(formal: FormalTransformer, ids: Tensor) -> Trace:
         start = f"|x|={state[0, 0, : formal.d].norm():.0e}"
         ran = f"loop {loop}, layer {order[loop - 1]} ran" if loop else "before"
         rows.append((ran, (start, *cells)))
-    return Trace("whose turn is next", ("#", *(str(token) for token in ids.tolist())), tuple(rows))
+    return Trace("the layer that is active next", ("#", *(str(token) for token in ids.tolist())), tuple(rows))

@@ -1,4 +1,4 @@
-"""How little of a constant is still enough."""
+"""The smallest value of a constant that is still enough."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 def bisect(holds: Callable[[float], bool], low: float, high: float, steps: int = 16) -> float:
-    """A value that holds, with one that does not at most (high - low) / 2^steps below it; ``low``, if that holds.
+    """Returns a value that holds, at most (high - low) / 2^steps above one that does not; ``low`` where that holds.
 
     >>> 2 <= bisect(lambda value: value**2 >= 4, low=0, high=8) < 2.001
     True

@@ -17,7 +17,6 @@ class SharedClock:
         self._runs, self._seconds_each, self._shared_until = 1, 0.0, self.began
 
     def out_of_time(self, limit: float | None) -> bool:
-        """Tells whether a time limit in seconds is over."""
         return limit is not None and time.monotonic() - self.began >= limit
 
     def seconds_each(self, runs: int | None = None) -> float:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from loopt.model import LoopedTransformer
 from loopt.runs import TrainConfig
-from loopt.training.optim import learning_rate
+from loopt.training.optim import build_optimizers, learning_rate
 from loopt.training.parallel import Ranks
 from loopt.training.regularizer import add_regularizer_gradient
 from loopt.training.session import Session
@@ -38,8 +36,6 @@ class NonFiniteError(ArithmeticError):
 
 @dataclass(frozen=True)
 class StepReport:
-    """How the last step went."""
-
     loss: float
     grad_norm: float
     lr: float
@@ -61,16 +57,13 @@ class Learner(ABC):
     """Trains a model on one batch after the other. ``steps_done`` counts them, from the beginning of the run."""
 
     def __init__(
-        self,
-        config: TrainConfig,
-        model: LoopedTransformer,
-        optimizers: Sequence[Optimizer],
-        steps_done: int,
-        compiled: bool,
-        captured: bool,
+        self, config: TrainConfig, model: LoopedTransformer, steps_done: int, session: Session, ranks: Ranks
     ) -> None:
-        self.config, self.model, self.optimizers, self.compiled = config, model, optimizers, compiled
+        self.config, self.model, self.session, self.ranks = config, model, session, ranks
         self.device = device = model.token_embedding.weight.device
+        self.compiled = session.compiles_on(device)
+        captured = self.set_up()
+        self.optimizers = build_optimizers(config.optim, model, self.compiled)  # of the weights once they are sharded
         self.steps_done = steps_done
         self.step_on_device = torch.tensor([steps_done], device=device)  # [1]: the same, where a graph can see it
         self.lr = torch.zeros((), device=device)
@@ -84,12 +77,9 @@ class Learner(ABC):
             self.stream = torch.cuda.Stream(device)
             self.stream.wait_stream(torch.cuda.current_stream(device))
 
-    @classmethod
     @abstractmethod
-    def create(
-        cls, config: TrainConfig, model: LoopedTransformer, steps_done: int, session: Session, ranks: Ranks
-    ) -> Learner:
-        """Returns a learner for a run of which so many steps are done."""
+    def set_up(self) -> bool:
+        """Compiles and shards the model, and returns whether a step can be captured whole in a CUDA graph."""
 
     @staticmethod
     @abstractmethod

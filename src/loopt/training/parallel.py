@@ -65,7 +65,6 @@ class Ranks:
 
     @property
     def distributed(self) -> bool:
-        """Tells whether there are other ranks."""
         return self.size > 1
 
     def shard(self, positions: range) -> range:
@@ -82,13 +81,11 @@ class Ranks:
         return int(said)
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """Returns the sum of the tensor over all ranks."""
         if self.distributed:
             dist.all_reduce(tensor)
         return tensor
 
     def barrier(self) -> None:
-        """Waits until every rank is here."""
         if self.distributed:
             dist.barrier()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -24,31 +23,19 @@ if TYPE_CHECKING:
     from loopt.training.trainer import Trainer
 
 
-class ProgressLines:
-    """A display with one line for each run."""
-
-    def __init__(self, shown: bool = True) -> None:
-        self.display = Progress(
-            SpinnerColumn(finished_text="[green]✓"),
-            TextColumn("{task.description}", markup=False),  # a directory may be called anything
-            BarColumn(bar_width=24),
-            TaskProgressColumn(),
-            TextColumn("{task.completed}/{task.total} steps  {task.fields[figures]}"),
-            TimeRemainingColumn(elapsed_when_finished=True, compact=True),
-            console=Console(stderr=True),
-            disable=not shown or not Console(stderr=True).is_terminal,
-        )
-
-    def __enter__(self) -> ProgressLines:
-        self.display.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.display.stop()
-
-    def line(self, label: str) -> ProgressLine:
-        """Returns a line for one run, which shows when it begins."""
-        return ProgressLine(self.display, label)
+def progress_display(shown: bool = True) -> Progress:
+    """Returns a display with room for a line for each run."""
+    console = Console(stderr=True)
+    return Progress(
+        SpinnerColumn(finished_text="[green]✓"),
+        TextColumn("{task.description}", markup=False),  # a directory may be called anything
+        BarColumn(bar_width=24),
+        TaskProgressColumn(),
+        TextColumn("{task.completed}/{task.total} steps  {task.fields[figures]}"),
+        TimeRemainingColumn(elapsed_when_finished=True, compact=True),
+        console=console,
+        disable=not shown or not console.is_terminal,
+    )
 
 
 class ProgressLine(Callback):

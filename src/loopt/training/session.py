@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from loopt.devices import DeviceName
-from loopt.errors import InputError
+from loopt.errors import require
 from loopt.training.parallel import Parallel
 from loopt.training.trackers import TrackerName
 
@@ -38,13 +38,11 @@ class Session:
     """Show a progress bar on a terminal."""
 
     def __post_init__(self) -> None:
-        if self.time_limit is not None and not self.time_limit >= 0:
-            raise InputError(f"time_limit={self.time_limit}: allowed is 0 seconds or more")
-        if self.micro_batch is not None and self.micro_batch < 1:
-            raise InputError(f"micro_batch={self.micro_batch}: allowed is 1 or more")
-        if any(step < 1 for step in self.keep):
-            raise InputError(f"keep={self.keep}: allowed are steps, 1 or more")
+        if self.time_limit is not None:
+            require(self.time_limit >= 0, "time_limit", self.time_limit, "0 seconds or more")
+        if self.micro_batch is not None:
+            require(self.micro_batch >= 1, "micro_batch", self.micro_batch, "1 or more")
+        require(all(step >= 1 for step in self.keep), "keep", self.keep, "steps, 1 or more")
 
     def compiles_on(self, device: torch.device) -> bool:
-        """Tells whether layers are compiled on this device."""
         return self.compile == "on" or (self.compile == "auto" and device.type == "cuda")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from loopt.errors import ConfigError
+from loopt.errors import ConfigError, require
 from loopt.training.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -44,10 +44,9 @@ def source_layers(from_layers: int, to_layers: int, block: int) -> list[int]:
     >>> source_layers(2, 4, 2), source_layers(4, 6, 2), source_layers(6, 8, 2)
     ([0, 1, 0, 1], [0, 1, 0, 1, 2, 3], [0, 1, 2, 3, 2, 3, 4, 5])
     """
-    _require_multiple(from_layers, block, "from_layers")
-    _require_multiple(to_layers, block, "to_layers")
-    if to_layers < from_layers:
-        raise ConfigError(f"to_layers={to_layers}: allowed is from_layers={from_layers} or more")
+    for name, layers in (("from_layers", from_layers), ("to_layers", to_layers)):
+        require(layers >= block >= 1 and layers % block == 0, name, layers, f"a multiple of block={block}")
+    require(to_layers >= from_layers, "to_layers", to_layers, f"from_layers={from_layers} or more")
     blocks = list(range(from_layers // block))
     while len(blocks) < to_layers // block:
         middle = (len(blocks) + 1) // 2 - 1
@@ -73,8 +72,3 @@ def grow(state: Mapping[str, Tensor], from_layers: int, to_layers: int, block: i
         for copy in copies[int(number)]:
             grown[f"{before}{copy}{after}"] = tensor.clone()
     return grown
-
-
-def _require_multiple(layers: int, block: int, name: str) -> None:
-    if block < 1 or layers < block or layers % block:
-        raise ConfigError(f"{name}={layers}: allowed is a multiple of block={block}")

@@ -18,11 +18,11 @@ from loopt.scoring import mean_score, score_each
 from loopt.scoring.precision import autocast
 from loopt.tasks import IGNORE, Batch, Task
 from loopt.training.learner import Evaluation, Learner
-from loopt.training.optim import build_optimizers
 from loopt.training.parallel import Ranks
 from loopt.training.session import Session
 
 ReadoutLoss = Callable[[LoopedTransformer, Tensor, Tensor, Tensor], Tensor]
+Sampler = Callable[[Task, Tensor, Stream], Batch]
 
 
 def weighted_loss(model: LoopedTransformer, x: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ def backward(
     with autocast(targets.device):
         x = torch.cat([model.embed(one.tokens).flatten(0, 1) for one in batches])  # [N, D]
         loss = readout_loss(model, model.iterate(x, loops, context), targets, weights)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     return loss.detach()
 
 
@@ -66,33 +66,18 @@ def shares(batch_size: int, tasks: int) -> list[int]:
 class TaskLearner(Learner):
     """Trains on a task, whose examples it makes."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        model: LoopedTransformer,
-        steps_done: int = 0,
-        compiled: bool = False,
-        captured: bool = False,
-    ) -> None:
-        if compiled:
-            compile_model(model)
-        optimizers = build_optimizers(config.optim, model, compiled)
-        super().__init__(config, model, optimizers, steps_done, compiled, captured)
-        assert isinstance(config.source, Task)
-        self.task = config.source
+    def set_up(self) -> bool:
+        if self.compiled:
+            compile_model(self.model)
+        assert isinstance(self.config.source, Task)
+        self.task = self.config.source
         self.mixture = self.task.mixture
-        self.shares = shares(config.batch_size, len(self.mixture))
+        self.shares = shares(self.config.batch_size, len(self.mixture))
         # One compilation for every task: taken for variables, their settings would not compile.
-        self.draw: Callable[[Task, Tensor, Stream], Batch] = torch.compile(_draw, dynamic=False) if compiled else _draw
+        self.draw: Sampler = torch.compile(_draw, dynamic=False) if self.compiled else _draw
         self.streams = [self._stream(task) for task in self.mixture]
-        self.readout_loss: ReadoutLoss = torch.compile(weighted_loss) if compiled else weighted_loss
-
-    @classmethod
-    def create(
-        cls, config: TrainConfig, model: LoopedTransformer, steps_done: int, session: Session, ranks: Ranks
-    ) -> TaskLearner:
-        device = model.token_embedding.weight.device
-        return cls(config, model, steps_done, session.compiles_on(device), captured=device.type == "cuda")
+        self.readout_loss: ReadoutLoss = torch.compile(weighted_loss) if self.compiled else weighted_loss
+        return self.device.type == "cuda"
 
     @staticmethod
     def check(config: TrainConfig, session: Session, ranks: Ranks) -> None:

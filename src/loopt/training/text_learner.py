@@ -27,8 +27,7 @@ from loopt.text.order import sequence_at
 from loopt.text.source import Text
 from loopt.training.chunked_loss import chunked_loss
 from loopt.training.learner import Evaluation, Learner
-from loopt.training.optim import build_optimizers
-from loopt.training.parallel import Parallel, Ranks, shard_model
+from loopt.training.parallel import Ranks, shard_model
 from loopt.training.session import Session
 
 PEAK_TFLOPS = {"H100": 989.0, "H200": 989.0, "B200": 2250.0, "A100": 312.0, "L40S": 362.0, "RTX 4090": 165.0}
@@ -59,40 +58,22 @@ class TextLearner(Learner):
     """Trains on the next sequences. On CUDA a copy of the weights in bfloat16 computes, made anew each step; what is
     updated stays in float32. A sharded model makes that copy itself, as it gathers its weights."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        model: LoopedTransformer,
-        steps_done: int,
-        compiled: bool,
-        ranks: Ranks,
-        parallel: Parallel,
-        micro_batch: int | None,
-    ) -> None:
-        device = model.token_embedding.weight.device
-        self.copied = computes_in_bfloat16(device) and not (ranks.distributed and parallel == "fsdp")
+    def set_up(self) -> bool:
+        config, model, ranks, parallel = self.config, self.model, self.ranks, self.session.parallel
+        self.copied = computes_in_bfloat16(self.device) and not (ranks.distributed and parallel == "fsdp")
         self.computing = _in_bfloat16(model) if self.copied else model
-        if compiled:
+        if self.compiled:
             compile_model(self.computing)
-        self.loss = shard_model(LanguageLoss(self.computing, compiled), self.computing, ranks, parallel)
+        self.loss = shard_model(LanguageLoss(self.computing, self.compiled), self.computing, ranks, parallel)
+        assert isinstance(config.source, Text)
+        self.data, self.length = config.source.tokens, config.model.max_len
+        self.sequences = self.data.sequences("train", self.length)
         share = config.batch_size // ranks.size
-        self.micro_batch = micro_batch or share
+        self.micro_batch = self.session.micro_batch or share
+        self.tokens = torch.zeros(share, self.length + 1, dtype=torch.int64, device=self.device)
         # A small model's step is over before the host has launched it; a large one's is made of micro-batches.
         one_graph = not ranks.distributed and self.micro_batch == share and not model.loop.recompute
-        optimizers = build_optimizers(config.optim, model, compiled)  # of the weights once they are sharded
-        super().__init__(config, model, optimizers, steps_done, compiled, device.type == "cuda" and one_graph)
-        assert isinstance(config.source, Text)
-        self.data, self.ranks = config.source.tokens, ranks
-        self.length = config.model.max_len
-        self.sequences = self.data.sequences("train", self.length)
-        self.tokens = torch.zeros(share, self.length + 1, dtype=torch.int64, device=self.device)
-
-    @classmethod
-    def create(
-        cls, config: TrainConfig, model: LoopedTransformer, steps_done: int, session: Session, ranks: Ranks
-    ) -> TextLearner:
-        compiled = session.compiles_on(model.token_embedding.weight.device)
-        return cls(config, model, steps_done, compiled, ranks, session.parallel, session.micro_batch)
+        return self.device.type == "cuda" and one_graph
 
     @staticmethod
     def check(config: TrainConfig, session: Session, ranks: Ranks) -> None:
@@ -103,7 +84,6 @@ class TextLearner(Learner):
             raise InputError(f"micro_batch={session.micro_batch}: allowed is 1 to {share}, a rank's share of the batch")
 
     def load_batch(self) -> None:
-        """Copies this rank's sequences of the step to the device."""
         batch = self.config.batch_size
         mine = self.ranks.shard(range(self.steps_done * batch, (self.steps_done + 1) * batch))
         order = sequence_at(mine, self.sequences, self.data.fingerprint, self.config.seed)

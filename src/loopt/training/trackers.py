@@ -33,8 +33,6 @@ class Tracker(Callback):
 
 
 class TensorBoard(Tracker):
-    """Writes event files into the run's directory."""
-
     def __init__(self, directory: Path, config: Mapping[str, Any], step: int) -> None:
         writer = _import("torch.utils.tensorboard", "tensorboard").SummaryWriter
         # What a killed session logged after its last checkpoint will be logged again: hide it.
@@ -49,8 +47,6 @@ class TensorBoard(Tracker):
 
 
 class WeightsAndBiases(Tracker):
-    """Logs to a project of Weights & Biases."""
-
     def __init__(self, directory: Path, config: Mapping[str, Any], step: int) -> None:
         wandb = _import("wandb", "wandb")
         identity = "".join(c if c.isalnum() else "-" for c in str(directory.resolve()))[-120:]

@@ -32,7 +32,7 @@ from loopt.training.learners import learner_for
 from loopt.training.optim import load_optimizer_tensors, optimizer_tensors
 from loopt.training.outcome import DivergedError, Outcome
 from loopt.training.parallel import Ranks, full_tensor
-from loopt.training.progress import ProgressLines
+from loopt.training.progress import ProgressLine, progress_display
 from loopt.training.session import Session
 from loopt.training.signals import catch_signals, stopped_by
 from loopt.training.stacking import GradualStacking
@@ -54,8 +54,8 @@ def train(
     progress bar calls it ``label``, or by its directory's name."""
     session = session or Session()
     shown = session.progress and Ranks.from_environment().first
-    with catch_signals() as caught, ProgressLines(shown) as lines:
-        listening = [lines.line(label or Path(directory).name), *callbacks]
+    with catch_signals() as caught, progress_display(shown) as display:
+        listening = [ProgressLine(display, label or Path(directory).name), *callbacks]
         steps = train_stepwise(config, directory, session, SharedClock(), caught, listening)
         while True:
             try:
@@ -143,7 +143,6 @@ class Trainer:
 
     @property
     def step(self) -> int:
-        """Returns how many steps are done."""
         return self.learner.steps_done
 
     def _build(self, plan: LoopPlan, steps_done: int) -> None:
@@ -153,7 +152,7 @@ class Trainer:
         with warming_up_kernels(config, self._device, self.session.compiles_on(self._device)):
             model = build_model(config, self._device)
         model.loop.recompute = self.session.recompute
-        self.learner = learner_for(config.source).create(config, model, steps_done, self.session, self._ranks)
+        self.learner = learner_for(config.source)(config, model, steps_done, self.session, self._ranks)
 
     def _resume(self, state: TrainState) -> None:
         """Builds the model, and loads what a checkpoint has."""
