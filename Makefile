@@ -7,6 +7,7 @@ PYTHON      ?= python3
 CONSTRAINTS ?= constraints.txt
 VENV        := .venv
 BIN         := $(VENV)/bin
+WORKERS     := --numprocesses 2 --dist loadfile
 PIP         := $(BIN)/python -m pip --disable-pip-version-check install --quiet $(addprefix --constraint ,$(CONSTRAINTS))
 
 .PHONY: demo test test-fast check clean
@@ -15,10 +16,10 @@ demo: $(VENV)/.demo
 	$(BIN)/loopt reproduce quick
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(WORKERS)
 
 test-fast: check
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest $(WORKERS) -m "not slow"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

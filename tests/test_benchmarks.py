@@ -72,6 +72,7 @@ def both(task: IGSM, seed: int, examples: int) -> set[tuple[int, str]]:
     return set(zip(statistics.template_hashes(problem).tolist(), texts, strict=True))
 
 
+@pytest.mark.slow
 @given(seed=st.integers(-(2**63), 2**63 - 1), needed=st.integers(1, 10), statements=st.integers(10, 14))
 @settings(max_examples=20, deadline=None)
 def test_hashes_are_equal_where_templates_are(seed: int, needed: int, statements: int) -> None:
@@ -80,6 +81,7 @@ def test_hashes_are_equal_where_templates_are(seed: int, needed: int, statements
     assert len(pairs) == len(set(hashes)) == len(set(texts))
 
 
+@pytest.mark.slow
 def test_all_templates_of_three_needed_statements() -> None:
     """Each using the one before: 3 * 12, of which step 8 excludes x - y and c * (x - y), either way round, where one is
     a copy of the other. And two constants, added or subtracted, with a constant, a factor or neither."""

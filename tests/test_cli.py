@@ -178,12 +178,14 @@ def test_what_cannot_be_done_is_refused(command: str, told: str, tmp_path: Path,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error() -> None:
     program = f"{sys.executable} -m loopt tasks show phop | head -1; exit ${{PIPESTATUS[0]}}"
     shown = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=60)
     assert (shown.returncode, shown.stderr, shown.stdout.count("\n")) == (0, "", 1)
 
 
+@pytest.mark.slow
 def test_a_terminal_without_the_letters_gets_question_marks() -> None:
     program = [sys.executable, "-m", "loopt", "tasks", "show", "phop", "--p", "3", "--n", "24"]
     shown = subprocess.run(program, capture_output=True, text=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
@@ -459,6 +461,7 @@ def test_every_seed_of_the_paper_has_a_state(capsys: Captured) -> None:
     assert [shown.count(f"-seed{seed} ") for seed in range(4)] == [11 + 14 + 14 + 10 + 6 + 4, 11, 11, 0]
 
 
+@pytest.mark.slow
 def test_a_signal_saves_and_stops(tmp_path: Path) -> None:
     command = ["train", "phop-cpu", *TINY, "--steps", "1000000", "--eval-every", "50", "--run", "run"]
     process = subprocess.Popen(

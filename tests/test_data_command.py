@@ -95,6 +95,7 @@ def test_the_example_is_plain_text_of_a_size_to_ship() -> None:
     assert all(text.endswith("\n") and "  " not in text for text in texts)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="the workers are looked up in /proc")
 def test_killed_and_started_again(tmp_path: Path) -> None:
     """The process is killed, its workers end by themselves, and the same command gives the same bytes."""

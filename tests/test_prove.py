@@ -27,6 +27,8 @@ from loopt.theory.proof import Check, Trace
 from loopt.theory.saved import load, save
 from loopt.training import train
 
+pytestmark = pytest.mark.slow
+
 Captured = pytest.CaptureFixture[str]
 
 

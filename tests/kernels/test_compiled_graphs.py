@@ -12,6 +12,8 @@ from torch._dynamo.utils import counters
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig, kernels
 
+pytestmark = pytest.mark.slow
+
 Version = Callable[[str], str]
 
 

@@ -24,6 +24,8 @@ from loopt.runs import Run, TrainConfig, checkpoint
 from loopt.training import Outcome
 from tiny_runs import CPU, TINY, assert_same
 
+pytestmark = pytest.mark.slow
+
 ray = pytest.importorskip("ray")
 
 FOREVER = 10**7

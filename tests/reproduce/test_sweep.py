@@ -134,6 +134,7 @@ def test_out_of_time_it_stops_and_then_resumes(done: Path, tmp_path: Path) -> No
         tiny_runs.assert_same(folders_in(tmp_path).run_of(job), folders_in(done).run_of(job))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [2, 4, 99])
 def test_together_they_end_as_one_by_one(together: int, done: Path, tmp_path: Path) -> None:
     jobs = jobs_of(HOPS, "cpu", 1)
@@ -167,6 +168,7 @@ def test_shares_add_up_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(clock.seconds_each() - begin for begin in begins) == pytest.approx(now)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [1, 3])
 def test_a_signal_saves_all_that_train_and_starts_no_other(together: int, tmp_path: Path) -> None:
     jobs = jobs_of(HOPS, "cpu", 1)

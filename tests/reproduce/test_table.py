@@ -97,6 +97,7 @@ def test_one_variant_of_two(tmp_path: Path) -> None:
     assert looped.gap == Cell.of([], 75.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["cpu", "short", "paper"])
 @pytest.mark.parametrize("experiment", [*EXPERIMENTS.values(), SUMS], ids=lambda experiment: experiment.name)
 def test_nothing_measured_at_all(experiment: Experiment, scale: Scale, tmp_path: Path) -> None:
@@ -271,6 +272,7 @@ def test_markdown_and_latex_have_every_cell(name: str, scale: Scale, tmp_path: P
     assert f"{{l{'r' * (len(sheet.header) - 1)}}}" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("scale", ["cpu", "short"])
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
@@ -298,6 +300,7 @@ def test_the_terminal_shows_every_number_whole(name: str, scale: Scale, width: i
         assert detail.split() == words([line.name, *line.details])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["addition", "phop", "igsm", "group"])
 def test_the_figure_is_drawn(name: str, tmp_path: Path) -> None:
     sheet = full_sheet(name, "short", tmp_path)

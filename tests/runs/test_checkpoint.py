@@ -128,6 +128,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("damage", "reason"), DAMAGES.values(), ids=DAMAGES.keys())
 def test_a_damaged_checkpoint_is_refused(
     damage: Callable[[Path], None], reason: str, run: Path, unbroken: Path
@@ -224,6 +225,7 @@ def test_a_file_that_is_not_json(file: str, run: Path) -> None:
         train(TINY, run, CPU)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "doing"),
     [

@@ -22,6 +22,7 @@ def test_a_count_is_within_bounds_and_a_function_of_seed_and_step(low: int, more
     assert counts.count_at(step, seed) == LoopCounts(low, low + more).count_at(step, seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counts", [LoopCounts(3, 7), HUGINN, LoopCounts(4, 12, "lognormal_poisson", center=6.0)])
 def test_counts_come_as_often_as_they_are_said_to(counts: LoopCounts) -> None:
     steps = 4000

@@ -70,6 +70,7 @@ def depths(uses: dict[str, list[str]], query: str) -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
 @given(task=tasks(), seed=seeds, split=st.sampled_from(["train", "validation", "test"]), first=st.integers(0, 2**61))
 @settings(max_examples=120, deadline=None)
 def test_sampler_agrees_with_solver(task: IGSM, seed: int, split: Any, first: int) -> None:
@@ -83,6 +84,7 @@ def test_sampler_agrees_with_solver(task: IGSM, seed: int, split: Any, first: in
         assert 0 <= targets[-1] < task.modulus
 
 
+@pytest.mark.slow
 def test_agrees_with_solver_at_the_size_of_the_paper() -> None:
     task = IGSM()
     batch = task.sample(range(2000), 0, "test")
@@ -125,6 +127,7 @@ def check_labels_so_far(task: IGSM, tokens: list[int], targets: list[int]) -> No
     assert targets[-4:-1] == [IGNORE] * 3
 
 
+@pytest.mark.slow
 @given(task=tasks(), seed=seeds)
 @settings(max_examples=60, deadline=None)
 def test_every_name_is_asked_for_what_follows_so_far(task: IGSM, seed: int) -> None:
@@ -160,6 +163,7 @@ def test_an_example_does_not_depend_on_its_batch(task: IGSM, seed: int, indices:
         assert torch.equal(getattr(some, field), getattr(whole, field)[indices])
 
 
+@pytest.mark.slow
 @given(task=tasks(), seed=seeds)
 @settings(max_examples=100, deadline=None)
 def test_what_every_problem_keeps_to(task: IGSM, seed: int) -> None:
@@ -176,6 +180,7 @@ def test_what_every_problem_keeps_to(task: IGSM, seed: int) -> None:
             depths(uses, name)  # every statement can be worked out, those that are not needed too
 
 
+@pytest.mark.slow
 @given(task=tasks(), seed=seeds)
 @settings(max_examples=20, deadline=None)
 def test_a_difficulty_has_one_number_of_needed_statements_and_all_else_of_the_task(task: IGSM, seed: int) -> None:
@@ -206,6 +211,7 @@ def test_forms_of_statements() -> None:
     assert set(forms) == {"c", *sums, *products, *(f"c + {right}" for right in sums)}
 
 
+@pytest.mark.slow
 def test_statements_left_out_for_want_of_room_are_few_and_not_needed() -> None:
     task = IGSM()
     assert task.length == 176
@@ -226,6 +232,7 @@ def test_tightest_problem_fills_its_length() -> None:
     assert padding.min() == 0
 
 
+@pytest.mark.slow
 def test_needed_and_distractors_are_as_documented() -> None:
     task = IGSM()
     rows = 4000
@@ -244,6 +251,7 @@ def test_needed_and_distractors_are_as_documented() -> None:
     assert 8.8 < mean_depth[10] < 9.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("needed", [1, 3, 10])
 def test_answers_are_balanced_however_many_statements_are_needed(needed: int) -> None:
     rows = 30_000
@@ -252,6 +260,7 @@ def test_answers_are_balanced_however_many_statements_are_needed(needed: int) ->
     assert ((counts - rows / 7).abs() < 5 * (rows / 7) ** 0.5).all()
 
 
+@pytest.mark.slow
 def test_every_answer_depends_on_a_constant() -> None:
     """With other constants, factors aside, the same problem has other answers."""
     task = IGSM()
@@ -288,6 +297,7 @@ def test_operands_come_in_every_order() -> None:
         assert len(set(found.values())) == 1
 
 
+@pytest.mark.slow
 def test_every_edge_and_every_place_is_used_evenly() -> None:
     task = IGSM()
     rows = 4000

@@ -33,6 +33,7 @@ def tasks(draw: st.DrawFn) -> PHop:
 seeds = st.integers(-(2**63), 2**63 - 1)
 
 
+@pytest.mark.slow
 @given(task=tasks(), seed=seeds, split=st.sampled_from(["train", "validation", "test"]), first=st.integers(0, 2**61))
 @settings(max_examples=300, deadline=None)
 def test_sampler_agrees_with_solver(task: PHop, seed: int, split: Any, first: int) -> None:
@@ -145,6 +146,7 @@ def test_one_p_needs_no_token() -> None:
     assert PHop(p=3) == PHop(p=(3,)) == PHop(p=[3])  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_uniform_letters_get_stuck_a_quarter_of_the_time() -> None:
     batch = PHop(p=(16,), sampler="uniform").sample(range(20_000), 0, "train")
     stuck = (batch.tokens[:, -1] == batch.tokens[:, -2]).double().mean().item()

@@ -134,6 +134,7 @@ def test_keys_in_a_tensor_give_the_same_examples(name: str) -> None:
         assert torch.equal(one.draw(indices, same).tokens, one.draw(indices, stream).tokens)
 
 
+@pytest.mark.slow
 def test_one_compiled_sampler_serves_all_seeds() -> None:
     graphs = 0
 
@@ -151,6 +152,7 @@ def test_one_compiled_sampler_serves_all_seeds() -> None:
     assert graphs == 1
 
 
+@pytest.mark.slow
 @sampled
 def test_a_compiler_can_follow_every_sampler(task: tasks.Task) -> None:
     """There is no graph break, since a step is captured whole. Samplers are traced only, not compiled for a device."""
@@ -163,6 +165,7 @@ def test_a_compiler_can_follow_every_sampler(task: tasks.Task) -> None:
         assert torch.equal(traced(same).targets, one.draw(indices, stream).targets)
 
 
+@pytest.mark.slow
 @sampled
 def test_sampling_never_waits_for_a_device(task: tasks.Task) -> None:
     """Meta tensors have shapes but no values: whatever runs on them reads nothing back to the host."""

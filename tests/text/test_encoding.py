@@ -27,6 +27,7 @@ def in_order(texts: list[str]) -> list[tuple[Document, Position]]:
     return [(Document(text, n, 0), Position(0, n)) for n, text in enumerate(texts, 1)]
 
 
+@pytest.mark.slow
 def test_a_long_document_in_pieces_has_the_tokens_of_the_whole() -> None:
     draw = random.Random(0)
     text = "".join(draw.choice(WORDS) + draw.choice([" ", " ", "  ", "\n\n", ", "]) for _ in range(PIECE // 2))

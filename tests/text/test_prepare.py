@@ -132,6 +132,7 @@ def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_fsync")
 def test_killed_at_every_file_operation(tmp_path: Path) -> None:
     how = settings(tmp_path, write_lines(tmp_path / "x.jsonl", TEXTS[:48]), shard_bytes=2250)
@@ -150,6 +151,7 @@ def test_killed_at_every_file_operation(tmp_path: Path) -> None:
     assert not [place for place in PLACES if not any(re.fullmatch(place, seen) for seen in places)], places
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_fsync")
 def test_killed_again_and_again(tmp_path: Path) -> None:
     """Each process gets one operation further than the one before; the first make no progress, and leave files."""

@@ -148,6 +148,7 @@ def test_damage_is_named(
         TokenData.open(copy).verify()
 
 
+@pytest.mark.slow
 def test_more_shards_than_a_process_may_open(directory: Path) -> None:
     program = (
         "import resource, sys; from loopt.text.token_data import TokenData;"
@@ -159,6 +160,7 @@ def test_more_shards_than_a_process_may_open(directory: Path) -> None:
     assert told.stdout.strip() == str(sum(expected_ids(TEXTS, "train"))), told.stderr
 
 
+@pytest.mark.slow
 def test_reading_needs_none_of_the_packages_for_preparing(directory: Path) -> None:
     program = (
         "import sys; sys.modules |= dict.fromkeys('tokenizers datasets pyarrow zstandard huggingface_hub'.split());"

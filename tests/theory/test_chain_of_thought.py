@@ -32,6 +32,8 @@ from loopt.theory.chain_of_thought_proof import (
 from loopt.theory.examples import random_transformer
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head
 
+pytestmark = pytest.mark.slow
+
 BUILT = [(build_masked, cot.run_masked), (build_looped, cot.run_looped), (build_uncounted, cot.run_looped)]
 SLACK = ("beta", "gate", "gap")
 STRUCTURAL = [field.name for field in fields(Constants) if field.name not in SLACK]

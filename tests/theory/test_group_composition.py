@@ -39,6 +39,8 @@ from loopt.theory.group_composition import (
 from loopt.theory.precision import FixedPoint
 from loopt.theory.thresholds import bisect
 
+pytestmark = pytest.mark.slow
+
 S3 = groups.group("S3")
 N = 6
 

@@ -85,6 +85,7 @@ def test_shift_over_the_reals() -> None:
     torch.testing.assert_close(weights @ x, x[[0, *range(n - 1)]], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("s", [1, 2, 3, 6])
 @pytest.mark.parametrize("d", [2, 3, 7])
 @settings(deadline=None)

@@ -34,6 +34,8 @@ from loopt.theory.precision import forward
 from loopt.theory.simulation import Bounds, simulate, with_start
 from loopt.theory.thresholds import bisect
 
+pytestmark = pytest.mark.slow
+
 SLACK = ("sharpness", "match", "gate", "nowhere")
 P, N = 14, 48  # p - 1 is 1101: far, far, near, far, and layers 2 and 3 both come to read a one
 EXAMPLES = phop.draw(P, N, ALPHABET, inputs=24, seed=0)

@@ -18,6 +18,8 @@ from loopt.errors import InputError
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head
 from loopt.theory.precision import MOST_BITS, FixedPoint, forward
 
+pytestmark = pytest.mark.slow
+
 Rows = list[list[Fraction]]
 
 

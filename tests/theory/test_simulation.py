@@ -34,6 +34,8 @@ from loopt.theory.simulation import (
 )
 from loopt.training import Session, train
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = random_transformer(order=(0, 1, 2, 1, 1, 0, 2), seed=0)
 
 

@@ -51,6 +51,7 @@ def test_agrees_with_torch(weight_decay: float, clip_threshold: float) -> None:
     assert_same(ours, theirs, **TIGHT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale_parameter", [True, False])
 @pytest.mark.parametrize("eps", [(1e-30, 1e-3), (1e-3, 2.0)])
 def test_agrees_with_transformers(scale_parameter: bool, eps: tuple[float, float]) -> None:
@@ -215,6 +216,7 @@ def _sharded_training(rank: int, rendezvous: str) -> None:
     os._exit(0)  # all is checked; gloo's threads now and then abort a process that is torn down in the usual way
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
 def test_agrees_with_itself_on_uneven_shards(tmp_path: Path) -> None:
     arguments = (str(tmp_path / "rendezvous"),)

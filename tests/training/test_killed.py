@@ -12,6 +12,8 @@ import pytest
 
 from tiny_runs import CPU, Child, Strike, assert_same, finished, last_step, metrics, tiny
 
+pytestmark = pytest.mark.slow
+
 PLACES = [
     r"open \.config\.json\.tmp",
     r"os\.rename \.config\.json\.tmp config\.json",

@@ -43,7 +43,10 @@ from tiny_text_runs import rows_of_step, tiny_text
 SIZE = 2
 DDP, FSDP = replace(CPU, parallel="ddp"), replace(CPU, parallel="fsdp")
 
-pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch was built without distributed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not dist.is_available(), reason="torch was built without distributed"),
+]
 
 
 @dataclass(frozen=True)

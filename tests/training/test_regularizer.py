@@ -145,6 +145,7 @@ def test_a_step_against_the_gradient_brings_blocks_together() -> None:
     assert all(after[name] > before[name] for name in before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cosine", "l2"])
 @pytest.mark.parametrize("optimizer", ["adafactor", "adamw"])
 def test_a_large_weight_makes_the_blocks_one(kind: RegularizerKind, optimizer: str) -> None:
@@ -251,6 +252,7 @@ def _sharded(rank: int, rendezvous: str) -> None:
     os._exit(0)  # all is checked; gloo's threads now and then abort a process that is torn down in the usual way
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
 def test_a_sharded_model_gets_the_same_gradient(tmp_path: Path) -> None:
     torch.multiprocessing.spawn(_sharded, (str(tmp_path / "rendezvous"),), nprocs=2)  # type: ignore[attr-defined]

@@ -94,6 +94,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Tokens and their gradient
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", ["1x1", "2x2", "1x1+2x3+1x1"])
 @pytest.mark.parametrize(("micro_batch", "done"), [(None, 0), (1, 0), (3, 50)])
 def test_the_tokens_of_a_step_depend_on_data_seed_and_step_alone(plan: str, micro_batch: int, done: int) -> None:
@@ -186,6 +187,7 @@ def test_the_copy_learns_what_float32_learns(monkeypatch: pytest.MonkeyPatch) ->
 # Going on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "strike",
     [
@@ -344,6 +346,7 @@ def test_a_regularizer_of_weight_0_changes_nothing(config: TrainConfig, tmp_path
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
 @pytest.mark.parametrize("text", [True, False], ids=["text", "task"])
 def test_a_large_weight_draws_the_blocks_together(optimizer: str, text: bool, tmp_path: Path) -> None:
@@ -403,6 +406,7 @@ def test_growing_copies_the_middle_block_and_trains_on(before: int, layers: int,
     assert all(torch.equal(weight, after[name]) for name, weight in one.model.state_dict().items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [3, 4, 5, 9, 11])
 def test_a_growing_run_goes_on(step: int, grown: Path, tmp_path: Path) -> None:
     run = stopped(GROWING, tmp_path / "run", step)
@@ -523,6 +527,7 @@ def test_every_step_has_its_number_of_loops(
         assert len(set(wanted)) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [looped_text, looped_task], ids=["text", "task"])
 @pytest.mark.parametrize(
     "counts", [LoopCounts(1, 5, "lognormal_poisson", center=2.0), UPWARDS], ids=["random", "growing"]
@@ -587,6 +592,7 @@ def test_a_preset_has_the_parameters_it_says(name: str) -> None:
         assert float(number) == round(parameters / {"M": 1e6, "B": 1e9}[unit], digits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LANGUAGE_MODELS)
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_preset_takes_every_plan(name: str, plan: str) -> None:

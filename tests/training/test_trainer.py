@@ -52,6 +52,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return finished(TINY, tmp_path_factory.mktemp("runs") / "unbroken")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "step"), [(signal.SIGTERM, 1), (signal.SIGTERM, 6), (signal.SIGTERM, 24), (signal.SIGINT, 9)]
 )
@@ -155,6 +156,7 @@ def test_the_best_checkpoint_is_kept_and_measured(unbroken: Path) -> None:
     assert Run.load(unbroken).find("best").step == result(unbroken)["best_step"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adafactor", "adamw", "muon"])
 def test_every_optimizer_learns_and_repeats_itself(optimizer: str, tmp_path: Path) -> None:
     config = tiny(optimizer, steps=40, eval_every=20)
