@@ -60,9 +60,9 @@ def test_looping_is_an_unrolled_model_with_tied_weights(config: ModelConfig, pla
     unrolled = build(replace(config, plan=looped.config.plan.iso_flop), seed=9)
     steps = looped.config.plan.steps
     weights = {name: value for name, value in looped.state_dict().items() if not name.startswith("loop.layers.")}
-    for step in steps:
+    for number, step in enumerate(steps):
         for name, value in looped.loop.layers[step.layer].state_dict().items():
-            weights[f"loop.layers.{step.slot}.{name}"] = value
+            weights[f"loop.layers.{number}.{name}"] = value
     unrolled.load_state_dict(weights)
 
     ids = some_ids(config)
@@ -72,9 +72,9 @@ def test_looping_is_an_unrolled_model_with_tied_weights(config: ModelConfig, pla
     for model in (looped, unrolled):
         (model(ids) * probe).sum().backward()
     for layer in range(looped.config.plan.distinct_layers):
-        slots = [step.slot for step in steps if step.layer == layer]
+        copied_to = [number for number, step in enumerate(steps) if step.layer == layer]
         for name, parameter in looped.loop.layers[layer].named_parameters():
-            copies = [unrolled.loop.layers[slot].get_parameter(name).grad for slot in slots]
+            copies = [unrolled.loop.layers[number].get_parameter(name).grad for number in copied_to]
             torch.testing.assert_close(parameter.grad, sum(copies), rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(looped.token_embedding.weight.grad, unrolled.token_embedding.weight.grad)
 

@@ -22,7 +22,7 @@ from loopt.model import Layer
 from loopt.runs import AdamWConfig, TrainConfig, checkpoint
 from loopt.runs.optimizers import with_optimizer
 from loopt.tasks import PHop, Task
-from loopt.training import TIMING_FIELDS, Session, train
+from loopt.training import Session, train
 
 TINY = TrainConfig(
     source=PHop(p=(1,), n=8, alphabet=3),
@@ -172,6 +172,9 @@ def stopped(config: TrainConfig, run: Path, step: int) -> Path:
     child = Child(config, run, strike=Strike(signal.SIGTERM, step=step)).wait()
     assert child.outcome["step"] == step, child.outcome
     return run
+
+
+TIMING_FIELDS = ("seconds", "finished", "examples_per_second", "tokens_per_second", "tflops", "mfu", "peak_memory_gb")
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:

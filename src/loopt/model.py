@@ -52,9 +52,9 @@ class Context(NamedTuple):
     packing: Packing
     """Which sequences the input holds."""
     rope: Rope | None
-    """Of the positions of a sequence, from its first token on."""
+    """The rope of a sequence's positions, from its first token on."""
     attend: Attend
-    """Which attention to use: the one below, a kernel made for training, one query against a cache."""
+    """Which attention to use: a training kernel, prefill, or one query against a cache."""
     cache: Any = None
     """What this layer's attention keeps in this loop, such as keys and values; the walker puts it there."""
 
@@ -64,7 +64,7 @@ Attend = Callable[[Tensor, Context, float], Tensor]
 SplitAndRotate = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 ONE_HOT_VOCABULARY = 256
-"""Up to so many tokens a GPU looks embeddings up by a product with one-hot rows, whose gradient repeats to the bit."""
+"""Up to this vocabulary a GPU looks embeddings up by a product with one-hot rows, whose gradient repeats to the bit."""
 
 
 @dataclass(frozen=True)

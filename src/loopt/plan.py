@@ -47,12 +47,11 @@ class Pass:
 
 @dataclass(frozen=True)
 class Step:
-    """One run of one layer; ``slot`` numbers the steps of a plan, from 0."""
+    """One run of one layer."""
 
     layer: int
     block: int
     loop: int
-    slot: int
 
 
 @dataclass(frozen=True)
@@ -105,8 +104,7 @@ class LoopPlan:
     @cached_property
     def steps(self) -> tuple[Step, ...]:
         """Returns every run of every layer, in order."""
-        order = ((layer, one.block, one.loop) for one in self.passes for layer in one.layers)
-        return tuple(Step(*where, slot) for slot, where in enumerate(order))
+        return tuple(Step(layer, one.block, one.loop) for one in self.passes for layer in one.layers)
 
     def with_loops(self, loops: int) -> LoopPlan:
         """Returns the plan with the loopable block run ``loops`` times."""

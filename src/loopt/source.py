@@ -11,7 +11,7 @@ Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
 PLACE = {"place": True}
-"""Marks a field that says where something lies, which is no part of what a run is."""
+"""Marks a field that says where something lies: no part of the run's identity."""
 
 
 class Source(ABC):

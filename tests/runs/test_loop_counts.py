@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loopt.errors import ConfigError
-from loopt.runs.loop_counts import SPREAD, LoopCounts
+from loopt.runs.loop_counts import LOG_RATE_DEVIATION, LoopCounts
 
 HUGINN = LoopCounts(1, 64, "lognormal_poisson", center=8.0)
 
@@ -38,7 +38,7 @@ def test_uniform_counts_are_all_as_likely() -> None:
 
 def test_the_log_normal_poisson_is_what_its_recipe_draws() -> None:
     generator = np.random.default_rng(0)
-    rates = generator.lognormal(np.log(8.0) - SPREAD**2 / 2, SPREAD, 200_000)
+    rates = generator.lognormal(np.log(8.0) - LOG_RATE_DEVIATION**2 / 2, LOG_RATE_DEVIATION, 200_000)
     drawn = 1 + generator.poisson(rates)
     kept = drawn[drawn <= HUGINN.high]
     shares = np.bincount(kept, minlength=HUGINN.high + 1)[1:] / len(kept)

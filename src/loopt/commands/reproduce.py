@@ -45,9 +45,9 @@ Train the models behind a table or figure and show ours beside the paper's.
   status         what is finished and what is missing, of all of them
   table          a table again, from the result files alone
 
---scale cpu is a miniature that ends in minutes; short has the paper's model and fewer steps; paper is the appendix's
-setting. Results go to runs/results; `status` and `table` show them beside the project's own, which are in results/.
-For example:
+--scale cpu is a miniature that ends in minutes; short has the paper's sizes and a recipe of ours; paper is the
+appendix's setting. Results go to runs/results; `status` and `table` show them beside the project's own, which are in
+results/. For example:
 
   loopt reproduce phop --scale cpu --rows 1x1 1x6
   loopt reproduce phop --scale short --time-limit 1500
@@ -76,7 +76,7 @@ class ExperimentOptions:
     """Which runs of an experiment to train, and how."""
 
     scale: Scale = "cpu"
-    """cpu: a miniature; short: the paper's model, fewer steps; paper: the appendix's setting."""
+    """cpu: a miniature; short: the paper's sizes, a shorter recipe; paper: the appendix's setting."""
     rows: tuple[LoopPlan, ...] = ()
     """Only these rows, such as 1x6 6x1; all unless given."""
     seeds: int | None = None

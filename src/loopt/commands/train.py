@@ -12,7 +12,7 @@ import tyro
 from loopt.commands.parsing import choose, first_line, parse_options
 from loopt.errors import InputError
 from loopt.runs import TrainConfig, read_config
-from loopt.runs.optimizers import with_optimizer
+from loopt.runs.optimizers import OPTIMIZERS, with_optimizer
 from loopt.text.source import VOCABULARY, Text
 from loopt.training import Callback, Outcome, Session, presets, train
 from loopt.training.parallel import Ranks
@@ -80,7 +80,7 @@ def _parse(prog: str, default: Options, arguments: list[str]) -> Options:
         changes = "--data data/mine --model.plan 4x6 --batch-size 64 --run runs/four-by-six"
     description = (
         f"Train a model, or resume a run that was stopped. For example:\n\n{prog} {changes}\n\n"
-        "--optim.name adafactor | adamw | muon takes another optimizer."
+        f"--optim.name {' | '.join(OPTIMIZERS)} takes another optimizer."
     )
     optimizer, arguments = _take_option(arguments, "--optim.name")
     if optimizer is not None:

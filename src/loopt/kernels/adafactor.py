@@ -82,7 +82,7 @@ def _sum_squares(grad, grad_factor, row_sums, column_sums, n, m, tiles):
 
 @triton.jit
 def _updated_mean(mean, partial_sums, count, length, offsets, squares, one_minus_beta2, grad_eps):
-    """Returns running means [COLUMNS], updated with so many squares, whose ``partial_sums`` are [count, length]."""
+    """Returns running means [COLUMNS], updated with ``squares`` squares, whose ``partial_sums`` are [count, length]."""
     total = tl.zeros((PARTIAL_BLOCK, COLUMNS), tl.float32)
     for start in range(0, count, PARTIAL_BLOCK):
         index = start + tl.arange(0, PARTIAL_BLOCK)

@@ -50,7 +50,7 @@ def _paper(plan: LoopPlan, task: PHop) -> TrainConfig:
 
 
 def _short(plan: LoopPlan, task: PHop) -> TrainConfig:
-    """Returns the paper's model and task with the recipe that got (1⊗6) through its plateau soonest on seed 0, and more
+    """Returns the paper's sizes with the recipe that got (1⊗6) through its plateau soonest on seed 0, and more
     steps than it took there, which other seeds need (docs/log.md). With 32 planted hops (1⊗6) was still rising after
     32,000 steps, and learns faster with a share of the loss on the scored position; with independent letters shallow
     rows stand still by 16,000, and the others are done, but for (1⊗6) with p=32."""

@@ -85,7 +85,7 @@ class RowResults:
     every: dict[str, dict[int, dict[str, Any]]]
     """All results, by variant and seed."""
     shown: dict[str, list[dict[str, Any]]]
-    """By variant, those of the seeds that the rows of the table share."""
+    """Results by variant, of the seeds that all rows of the table share."""
     columns: dict[str, list[float]]
     """Accuracies of those in %, by column."""
     outdated: list[str]

@@ -160,7 +160,7 @@ def load_weights(directory: Path, step: int, model: torch.nn.Module) -> None:
 
 @torch.no_grad()
 def put_weights(model: torch.nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
-    """Copies full tensors into a model that may be sharded; ``where`` they come from is told in an error."""
+    """Copies full tensors into a model that may be sharded; errors name ``where`` they come from."""
     expected = model.state_dict()
     for name in sorted(expected.keys() | tensors.keys()):
         found, wanted = _describe(tensors.get(name)), _describe(expected.get(name))

@@ -17,7 +17,7 @@ from loopt.source import PLACE, Source
 from loopt.text.source import Text
 
 CHOICES = (Source, OptimizerConfig)
-"""Classes of which a config has one kind or another; JSON tells which by its name."""
+"""Classes with several kinds, of which a config has one; JSON tells which by its name."""
 
 
 def _kinds_of(choice: type) -> dict[str, Any]:

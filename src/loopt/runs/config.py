@@ -40,8 +40,7 @@ class RegularizerConfig:
         return self.block > 0
 
     def check(self, layers: int) -> None:
-        """Raises a ConfigError for a block of which a model with so many distinct layers is not made, twice at
-        least."""
+        """Raises a ConfigError unless ``layers``, the distinct layers of a model, are two or more blocks."""
         smaller = [k for k in range(1, layers) if layers % k == 0]
         choice = " | ".join(map(str, smaller)) or "nothing"
         allowed = f"{choice}, to divide the model's {layers} distinct layers and leave some to compare"

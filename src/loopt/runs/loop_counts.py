@@ -28,7 +28,7 @@ from loopt.random_bits import Stream
 
 Distribution = Literal["uniform", "lognormal_poisson", "growing"]
 
-SPREAD = 0.5
+LOG_RATE_DEVIATION = 0.5
 """Deviation of the logarithm of the Poisson's rate, as Huginn has it."""
 
 
@@ -105,14 +105,14 @@ class LoopCounts:
 
     @cached_property
     def _reached(self) -> list[float]:
-        """Returns the probability of so many loops or fewer, without the last, which is 1."""
+        """Returns the cumulative probabilities, without the last, which is 1."""
         return list(itertools.accumulate(self.probabilities[:-1]))
 
 
 def _lognormal_poisson(count: int, mean: float) -> float:
     """Returns the probability of a Poisson number whose rate is log-normal: a sum over the rate's logarithm."""
     deviations = [step / 20 for step in range(-120, 121)]
-    rates = [mean * math.exp(SPREAD * z - SPREAD**2 / 2) for z in deviations]
+    rates = [mean * math.exp(LOG_RATE_DEVIATION * z - LOG_RATE_DEVIATION**2 / 2) for z in deviations]
     poisson = (math.exp(count * math.log(rate) - rate - math.lgamma(count + 1)) for rate in rates)
     normal = (math.exp(-z * z / 2) / math.sqrt(2 * math.pi) / 20 for z in deviations)
     return math.fsum(p * n for p, n in zip(poisson, normal, strict=True))

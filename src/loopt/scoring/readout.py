@@ -36,7 +36,7 @@ class Reading:
     tokens: Tensor
     """[B, T, top] int64: the likeliest tokens, the first choice first."""
     probabilities: Tensor
-    """[B, T, top]: of these."""
+    """[B, T, top]: their probabilities."""
     entropy: Tensor
     """[B, T]: of the whole distribution, in nats."""
     target_log_probability: Tensor | None

@@ -77,8 +77,7 @@ class Task(Source):
 
     @property
     def difficulties(self) -> dict[str, Task]:
-        """Returns the tasks of one difficulty each, the easiest first, that this one mixes evenly; none where it mixes
-        none."""
+        """Returns a task for each difficulty that this one mixes evenly, the easiest first; often none."""
         return {}
 
     @property

@@ -1,4 +1,4 @@
-"""Small ReLU networks that compute with binary numbers: incrementing and comparing.
+"""Small ReLU networks that compute with binary numbers: the lemmas on incrementing and comparing.
 
 Each is a ``Network``, which runs over the reals as ``network(x)`` and in F_s as ``network.at(s, x)``. ``signed_binary``
 writes numbers as bits of ±1, the least significant first.

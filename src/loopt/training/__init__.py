@@ -3,6 +3,6 @@
 from loopt.training.callbacks import Callback
 from loopt.training.outcome import DivergedError, Outcome
 from loopt.training.session import Session
-from loopt.training.trainer import TIMING_FIELDS, train, train_stepwise
+from loopt.training.trainer import train, train_stepwise
 
-__all__ = ["TIMING_FIELDS", "Callback", "DivergedError", "Outcome", "Session", "train", "train_stepwise"]
+__all__ = ["Callback", "DivergedError", "Outcome", "Session", "train", "train_stepwise"]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Callback:
-    """Hears what happens in a run; every method may be left as it is. ``trainer`` has the step, the run, its config and
+    """Listens to a run: override any of its methods. ``trainer`` has the step, the run, its config and
     the learner with the model. With several ranks only the first one calls."""
 
     def begun(self, trainer: Trainer) -> None:
@@ -41,7 +41,7 @@ class Callback:
         """Is called when a checkpoint is on the disk."""
 
     def grown(self, trainer: Trainer, plan: LoopPlan) -> None:
-        """Is called when stacking has put a deeper model in the place of the last one."""
+        """Is called when stacking has grown the model."""
 
     def finished(self, trainer: Trainer) -> None:
         """Is called when all steps are done, or the target is reached, before the test."""

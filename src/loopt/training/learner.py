@@ -46,7 +46,7 @@ class Evaluation:
     """What validation found."""
 
     score: float
-    """By which the best checkpoint is chosen: the higher, the better."""
+    """Chooses the best checkpoint: the higher, the better."""
     values: dict[str, float]
     """What metrics.jsonl says about it."""
     shown: str

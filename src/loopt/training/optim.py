@@ -88,7 +88,7 @@ def set_lr(optimizers: Iterable[Optimizer], lr: float | Tensor) -> None:
 
 
 def optimizer_tensors(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
-    """Returns the whole state, not copied, by names such as ``token_embedding.weight/exp_avg``; a parameter has none
+    """Returns all state, not copied, by names such as ``token_embedding.weight/exp_avg``; a parameter has none
     before its first step."""
     return {
         f"{name}/{key}": tensor

@@ -68,7 +68,7 @@ class Ranks:
         return self.size > 1
 
     def shard(self, positions: range) -> range:
-        """Returns this rank's shard of a batch, of which all get as much."""
+        """Returns this rank's shard of a batch; all shards are equal."""
         each = len(positions) // self.size
         return positions[self.rank * each : (self.rank + 1) * each]
 

@@ -12,7 +12,7 @@ from loopt.text.source import Text
 
 
 def phop() -> TrainConfig:
-    """p-hop as the paper has it: n=256, p=16, d=128, Adafactor for 200k steps of 256 (5.9 ms a step on an H200)."""
+    """p-hop with the paper's sizes and optimizer: n=256, p=16, d=128, Adafactor for 200k steps of 256."""
     return TrainConfig(
         source=PHop(p=(16,), n=256, train_examples=4_000_000),
         model=ModelConfig(plan=LoopPlan.parse("1x6"), d_model=128, n_heads=8, d_ff=512),
@@ -42,7 +42,7 @@ def phop_cpu() -> TrainConfig:
 
 
 def lm_1b(data: str = "") -> TrainConfig:
-    """the paper's language model: 24 layers, d=2048, 1280 tokens, batch 512, 400k steps (1.36B parameters)
+    """The paper's language model: 24 layers, d=2048, 1280 tokens, batch 512, 400k steps (1.36B parameters).
 
     The paper names the shape, the batch, the peak learning rate and the cosine. Not stated, and chosen here: Adafactor,
     the warm-up, a gated feed-forward, an untied readout and a vocabulary of 50,304, which together come to 1.36 billion
@@ -52,17 +52,17 @@ def lm_1b(data: str = "") -> TrainConfig:
 
 
 def lm_350m(data: str = "") -> TrainConfig:
-    """the paper's shape at d=1024 (392M parameters)"""
+    """The paper's shape at d=1024 (392M parameters)."""
     return _lm(data, d_model=1024, n_heads=16, d_ff=2560)
 
 
 def lm_75m(data: str = "") -> TrainConfig:
-    """the paper's shape at d=512 (124M parameters, of which 72M in the layers)"""
+    """The paper's shape at d=512 (124M parameters, of which 72M in the layers)."""
     return _lm(data, d_model=512, n_heads=8, d_ff=1280)
 
 
 def lm_10m(data: str = "") -> TrainConfig:
-    """the paper's shape at d=192 (30M parameters, of which 10M in the layers)"""
+    """The paper's shape at d=192 (30M parameters, of which 10M in the layers)."""
     return _lm(data, d_model=192, n_heads=3, d_ff=480)
 
 
@@ -89,7 +89,7 @@ def _lm(data: str, d_model: int, n_heads: int, d_ff: int) -> TrainConfig:
 
 
 def lm_cpu(data: str = "") -> TrainConfig:
-    """a language model for a laptop: 2 layers of d=128 looped 3 times, on a small text, in minutes"""
+    """A language model for a laptop: 2 layers of d=128 looped 3 times, on a small text, in minutes."""
     return TrainConfig(
         source=Text(data),
         model=ModelConfig(

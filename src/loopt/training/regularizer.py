@@ -103,7 +103,7 @@ def _factors(squares: Tensor, dots: Tensor, kind: RegularizerKind) -> Tensor:
 
 
 def _inverse(squares: Tensor) -> Tensor:
-    """Returns 1 / squares, and 0 for a matrix of zeros: it has no direction to be turned."""
+    """Returns 1 / squares, and 0 for a matrix of zeros: it has no direction."""
     return torch.where(squares > 0, 1 / squares, 0.0)
 
 
@@ -120,7 +120,7 @@ def _add(chain: list[Tensor], grads: list[Tensor], factors: Tensor) -> None:
 
 @functools.cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns one kernel for a whole chain, which reads each matrix once, where separate operations read it thrice."""
+    """Returns one kernel for a whole chain, which reads each matrix once and not three times."""
     return torch.compile(function, dynamic=True)
 
 

@@ -83,6 +83,10 @@ class TaskLearner(Learner):
     def check(config: TrainConfig, session: Session, ranks: Ranks) -> None:
         if ranks.distributed:
             raise InputError(f"{ranks.size} ranks: a task trains on one; language models train on several")
+        if session.micro_batch is not None:
+            raise InputError(
+                f"micro_batch={session.micro_batch}: allowed for language models; a task's batch runs whole"
+            )
 
     def accumulate_gradient(self, loops: int | None) -> Tensor:
         mixture = zip(self.mixture, self.shares, self.streams, strict=True)

@@ -38,7 +38,6 @@ from loopt.training.signals import catch_signals, stopped_by
 from loopt.training.stacking import GradualStacking
 from loopt.training.trackers import open_trackers
 
-TIMING_FIELDS = ("seconds", "finished", "examples_per_second", "tokens_per_second", "tflops", "mfu", "peak_memory_gb")
 """Fields of metrics.jsonl and result.json that tell how things went here; all others are the same however often a run
 is killed."""
 
