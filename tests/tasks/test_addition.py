@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from loopt.errors import InputError
 from loopt.tasks import IGNORE, addition
-from loopt.tasks.addition import END, EQUALS, PAD, Addition
+from loopt.tasks.addition import END, EQUALS, PAD, Addition, Fill
 from loopt.tasks.base import Supervision
 
 seeds = st.integers(-(2**63), 2**63 - 1)
 splits = st.sampled_from(["train", "validation", "test"])
 counts = st.lists(st.integers(1, 40), min_size=1, max_size=4, unique=True)
-rooms = st.sampled_from([0, 40, 43])
+rooms = st.sampled_from([(0, "padding"), (40, "padding"), (43, "padding"), (40, "zeros"), (43, "zeros")])
 
 
 def text(tokens: list[int]) -> str:
@@ -32,9 +32,9 @@ def ids(written: str) -> list[int]:
 @given(counts=counts, digits=st.integers(1, 6), room=rooms, seed=seeds, split=splits, first=st.integers(0, 2**61))
 @settings(max_examples=150, deadline=None)
 def test_sampler_agrees_with_solver(
-    counts: list[int], digits: int, room: int, seed: int, split: Any, first: int
+    counts: list[int], digits: int, room: tuple[int, Fill], seed: int, split: Any, first: int
 ) -> None:
-    task = Addition(operands=tuple(counts), digits=digits, supervision="every", room=room)
+    task = Addition(operands=tuple(counts), digits=digits, supervision="every", room=room[0], fill=room[1])
     batch = task.sample(range(first, first + 2 * len(counts)), seed, split)
     assert batch.tokens.shape == batch.targets.shape == batch.answers.shape == (2 * len(counts), task.length)
     assert batch.targets.tolist() == [task.solve(tokens) for tokens in batch.tokens.tolist()]
@@ -74,6 +74,18 @@ def test_room_puts_all_sums_in_one_place(counts: list[int], digits: int, seed: i
             assert (found[:, inside.stop :] == filler).all()
         for tokens, unpadded in zip(padded.tokens.tolist(), plain.tokens.tolist(), strict=True):
             assert room.render(tokens) == room.render(unpadded)
+
+
+@given(counts=counts, digits=st.integers(1, 4), seed=seeds)
+@settings(max_examples=40, deadline=None)
+def test_zeros_in_front_change_neither_numbers_nor_sum(counts: list[int], digits: int, seed: int) -> None:
+    padded = Addition(operands=tuple(counts), digits=digits, room=40)
+    zeros = replace(padded, fill="zeros")
+    some, others = (task.sample(range(3 * len(counts)), seed, "train").tokens for task in (padded, zeros))
+    for tokens, filled in zip(some.tolist(), others.tolist(), strict=True):
+        front = tokens.count(PAD) - filled.count(PAD)
+        assert text(filled[:front]) == ("0" * digits + "+") * (front // (digits + 1))
+        assert filled[front:] == tokens[front:]
 
 
 def test_room_is_kept_by_tests_of_other_lengths() -> None:
@@ -263,6 +275,8 @@ def test_render_fits_a_terminal() -> None:
         ({"supervision": "all"}, "supervision='all'; allowed are last, every"),
         ({"room": -1}, "room=-1; allowed are integers, 0 or more"),
         ({"room": 31}, "room=31; allowed are 32 or more, as many as are added, or 0"),
+        ({"fill": "ones", "room": 32}, "fill='ones'; allowed are padding, zeros"),
+        ({"fill": "zeros"}, "fill='zeros' with room=0; allowed is a room of 32 or more"),
         ({"operands": 2, "room": 8}, "room=8; allowed are 32 or more, as many as are added, or 0"),
         ({"digits": 0}, "digits=0; allowed are integers, 1 to 1000"),
         ({"digits": 1001}, "digits=1001; allowed are integers, 1 to 1000"),

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -37,6 +37,8 @@ VOCABULARY = (*"0123456789", "+", "=", "end", "pad")
 PLUS, EQUALS, END, PAD = range(10, 14)
 
 MAX_DIGITS = 1000
+
+Fill = Literal["padding", "zeros"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,9 @@ class Addition(Task):
     room: int = 0
     """For how many operands there is room: padding stands in front of fewer, so that all sums are in the same place;
     0: no padding in front."""
+    fill: Fill = "padding"
+    """What stands in front where there is room for more: padding, or zeros, so that as many numbers are always added,
+    of which the first are 0."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,6 +74,9 @@ class Addition(Task):
         most = max(self.operands + self.test_operands)
         if 0 < self.room < most:
             raise InputError(f"task addition: room={self.room}; allowed are {most} or more, as many as are added, or 0")
+        check_choice(self.name, "fill", self.fill, get_args(Fill))
+        if self.fill == "zeros" and not self.room:
+            raise InputError(f"task addition: fill='zeros' with room=0; allowed is a room of {most} or more")
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
@@ -111,6 +119,9 @@ class Addition(Task):
         # Not one purpose for all: the first operands of longer examples would be those of the shorter ones.
         drawn = stream.integers(indices, draws, 10, f"digits of {operands} operands")
         digits = drawn.view(batch, operands, self.digits)  # [batch, operands, digits]
+        if self.fill == "zeros":
+            digits = F.pad(digits, (0, 0, self.room - operands, 0))  # [batch, room, digits]
+            operands = self.room
         question = F.pad(digits, (0, 1), value=PLUS).flatten(1)  # [batch, operands * (digits + 1)]
         question[:, -1] = EQUALS
 
