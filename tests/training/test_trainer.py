@@ -362,3 +362,9 @@ def test_a_run_goes_on_with_its_own_config_only(tmp_path: Path) -> None:
         train(other, tmp_path / "run", CPU)
     assert "was started with optim.lr=0.01, now 0.5 (and 1 more): choose another directory" in str(error.value)
     assert snapshot(tmp_path / "run") == before
+
+
+def test_a_task_has_no_micro_batches(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="micro_batch=2: allowed for language models"):
+        train(tiny(), tmp_path / "run", Session(device="cpu", micro_batch=2))
+    assert not (tmp_path / "run").exists()
