@@ -1,16 +1,19 @@
-"""Files that are there complete or not at all, whenever the process dies, and locks on them."""
+"""Files that are there complete or not at all, whenever the process dies; locks on them; JSON that is not believed."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from safetensors import SafetensorError
 
-from loopt.errors import RunError
+from loopt.errors import InputError, RunError
 
 try:
     import fcntl
@@ -23,6 +26,59 @@ def write_atomically(path: Path, data: str | bytes) -> None:
     temporary = temporary_of(path)
     temporary.write_bytes(data.encode() if isinstance(data, str) else data)
     put_in_place(temporary, path)
+
+
+def read_json(path: Path, error: type[InputError] = RunError) -> Any:
+    """Returns what a JSON file holds, or raises ``error`` with one line that names the file and what is wrong."""
+    try:
+        data = path.read_bytes()
+    except OSError as problem:
+        raise error(f"cannot read {path}: {problem.strerror}") from None
+    return parse_json(data, str(path), error)
+
+
+def parse_json(data: bytes | str, where: str, error: type[InputError] = RunError) -> Any:
+    """Returns what JSON from a file holds; not UTF-8, nested too deep and numbers beyond 64 bits are errors as well."""
+    try:
+        text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
+        return json.loads(text, parse_int=_integer, parse_float=_number, parse_constant=_number)
+    except UnicodeDecodeError as problem:
+        raise error(f"{where}: byte {problem.start} is not UTF-8") from None
+    except RecursionError:
+        raise error(f"{where}: nested too deep") from None
+    except json.JSONDecodeError as problem:
+        raise error(f"{where}: line {problem.lineno}, column {problem.colno}: no JSON: {problem.msg}") from None
+    except ValueError as problem:
+        raise error(f"{where}: {problem}") from None
+
+
+def _integer(written: str) -> int:
+    if len(written) > 20 or not -(2**63) <= int(written) < 2**64:
+        raise ValueError(f"a number of {len(written)} digits; allowed are those of 64 bits")
+    return int(written)
+
+
+def _number(written: str) -> float:
+    if not math.isfinite(float(written)):
+        raise ValueError(f"{written[:20]}; allowed are finite numbers")
+    return float(written)
+
+
+def signed(data: dict[str, Any]) -> dict[str, Any]:
+    """Returns the data with its SHA-256, by which ``check_signature`` sees whether it was edited or cut."""
+    return {**data, "sha256": _sha256_of_json(data)}
+
+
+def check_signature(data: Any, where: Path) -> dict[str, Any]:
+    """Returns what was signed, without its hash; a RunError where it is not what was written."""
+    content = {name: value for name, value in data.items() if name != "sha256"} if isinstance(data, dict) else {}
+    if not content or data.get("sha256") != _sha256_of_json(content):
+        raise RunError(f"{where}: not as it was written (SHA-256 differs)")
+    return content
+
+
+def _sha256_of_json(data: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def temporary_of(path: Path) -> Path:
