@@ -114,20 +114,20 @@ def test_the_module_is_the_command() -> None:
         ("tasks draw", "'draw' allowed list, show"),
         ("tasks list phop", "tasks list: 'phop'"),
         ("tasks show sudoku", "task 'sudoku' allowed phop"),
-        ("tasks show phop --p 0", "p=0 allowed 1 or more"),
+        ("tasks show phop --p 0", "p=0 allowed 1 to 1000000000"),
         ("tasks show phop --p", "p=() allowed one or more"),
         ("tasks show phop --index -1", "index=-1 allowed 0 to"),
         ("tasks show phop --split exam", "'exam' --split 'train', 'validation', 'test'"),
         ("plan", "PLAN required"),
         ("plan 4y6", "plan '4y6': expected 'x' (character 2)"),
-        ("plan 4x6 --d-model 0", "d_model=0 allowed 1 or more"),
+        ("plan 4x6 --d-model 0", "d_model=0 allowed 1 to 1000000000"),
         ("plan 4x6 --d-model wide", "--d-model 'wide'"),
         ("plan 4x6 --n-heads 3", "n_heads=3 allowed divisor of d_model=128"),
         ("plan 4x6 --max-len 0", "max_len=0 allowed 1 or more"),
         ("plan 4x6 --feed-forward linear", "'linear' --feed-forward 'gelu', 'relu', 'swiglu'"),
         ("plan 4x6 --colour red", "Unrecognized --colour"),
         ("train phop-cpu --model.plan 1x0", "plan '1x0': expected a number of loops, 1 or more"),
-        ("train phop-cpu --steps 0", "steps=0 allowed 1 or more"),
+        ("train phop-cpu --steps 0", "steps=0 allowed 1 to"),
         ("train phop-cpu --seed -1", "seed=-1 allowed 0 to"),
         ("train phop-cpu --optim.lr -1", "optim.lr=-1.0 allowed more than 0"),
         ("train phop-cpu --optim.lr high", "--optim.lr 'high'"),
@@ -157,7 +157,7 @@ def test_the_module_is_the_command() -> None:
         ("reproduce quick --seed one", "--seed 'one'"),
         ("reproduce phop --rows 5x5", "rows=5x5: allowed 6x1 | 1x1 | 1x6 | 2x1 | 2x3 | 3x1 | 3x2"),
         ("reproduce phop --rows 1x6 5y5", "--rows '5y5'"),
-        ("reproduce igsm --seeds 0", "seeds=0: allowed 1 or more"),
+        ("reproduce igsm --seeds 0", "seeds=0: allowed 1 to 100"),
         ("reproduce addition --scale huge", "--scale 'huge'"),
         ("reproduce table", "NAME required"),
         ("reproduce table sudoku", "experiment 'sudoku' allowed addition, phop, phop-uniform, igsm"),
@@ -165,7 +165,7 @@ def test_the_module_is_the_command() -> None:
         ("reproduce status --scale huge", "--scale 'huge'"),
         ("eval", "PATH required"),
         ("eval nowhere", "nowhere/config.json: no such file"),
-        ("eval nowhere --examples 0", "examples=0 allowed 1 or more"),
+        ("eval nowhere --examples 0", "examples=0 allowed 1 to 1000000000"),
     ],
 )
 def test_what_cannot_be_done_is_refused(command: str, told: str, tmp_path: Path, capsys: Captured) -> None:
@@ -176,6 +176,27 @@ def test_what_cannot_be_done_is_refused(command: str, told: str, tmp_path: Path,
     for words in told.split(" "):
         assert words in shown.err, shown.err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["train --from bad/config.json", "eval bad", "thoughts bad", "similarity bad"])
+def test_a_damaged_config_is_refused_in_one_line(command: str, tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "bad").mkdir()
+    for text in ("", "{}", "[]", "null", "[" * 5000, "1" * 400, '{"source": NaN}', "\x80"):
+        (tmp_path / "bad" / "config.json").write_bytes(text.encode("latin-1"))
+        assert run(*command.split()) == 2
+        shown = capsys.readouterr().err
+        assert re.fullmatch(r"loopt: .*\n", shown), (text[:20], shown)
+
+
+@pytest.mark.parametrize("command", ["eval", "thoughts", "similarity"])
+def test_a_step_of_5000_digits_is_no_checkpoint(command: str, tmp_path: Path, capsys: Captured) -> None:
+    train(replace(tiny_runs.TINY, steps=6), tmp_path / "run", tiny_runs.CPU)
+    capsys.readouterr()
+    for step in ("7" * 5000, "9" * 30, "-1", "٣"):
+        assert run(command, "run", "--checkpoint", step) == 2
+        shown = capsys.readouterr().err
+        assert shown.startswith("loopt: checkpoint=")
+        assert len(shown) < 200
 
 
 @pytest.mark.slow
@@ -229,7 +250,7 @@ def test_train_evaluate_and_train_again_from_the_config(tmp_path: Path, capsys: 
 
     for options, told in {
         "--checkpoint worst": "checkpoint=worst: allowed is best | last | a step",
-        "--checkpoint 7": "no checkpoint of step 7; it has",
+        "--checkpoint 7": "checkpoint=7: allowed is best | last | 8 | 12",
         "--loops 0": "loops must be 1 or more",
         "--loops 2 20000": "at most 10000",
         "--by-difficulty": "phop has no difficulties to tell apart; allowed is a run of igsm",

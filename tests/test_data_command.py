@@ -137,6 +137,14 @@ def is_running(process: int) -> bool:
         return False
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="nobody can write there")
+def test_a_tokenizer_that_cannot_be_written_is_told(capsys: Captured) -> None:
+    given = ["--source", str(EXAMPLE), "--vocab-size", "257", "--out", "/proc/t.json"]
+    assert run("tokenizer", *given) == 2
+    told = capsys.readouterr().err
+    assert re.fullmatch(r"loopt: (out=|cannot write )/proc/t\.json: .*\n", told)
+
+
 @pytest.mark.parametrize("command", ["prepare", "tokenizer", "show"])
 def test_help_gives_an_example(command: str, capsys: Captured) -> None:
     assert run(command, "--help") == 0
@@ -153,9 +161,28 @@ def test_help_gives_an_example(command: str, capsys: Captured) -> None:
         ("prepare --source y --tokenizer x.jsonl --out d", "tokenizer x.jsonl: not a file of the tokenizers package"),
         ("prepare --source x.jsonl --tokenizer t.json --out d --id-type int8", "--id-type 'int8'"),
         ("prepare --source x.jsonl --tokenizer t.json --out d --validation 2", "validation=2.0: allowed 0 to"),
-        ("prepare --source x.jsonl --tokenizer t.json --out d --workers 0", "workers=0: allowed 1 or more"),
+        ("prepare --source x.jsonl --tokenizer t.json --out d --workers 0", "workers=0: allowed 1 to 1024"),
+        (
+            "prepare --source x.jsonl --tokenizer t.json --out d --workers 1000000000",
+            "workers=1000000000: allowed 1 to",
+        ),
+        (
+            "prepare --source x.jsonl --tokenizer t.json --out d --shard-bytes 9999999999999",
+            "shard_bytes=99999 allowed",
+        ),
+        ("prepare --source x.jsonl --tokenizer t.json --out d --shard-bytes 9" + "9" * 9000, "--shard-bytes"),
+        ("prepare --source x.jsonl --tokenizer t.json --out d --test 1e400", "test=inf: allowed 0 to"),
+        ("prepare --source /dev/zero --tokenizer t.json --out d", "tokenizer t.json: no such file"),
+        ("prepare --source x.jsonl --tokenizer /dev/zero --out d", "tokenizer /dev/zero: not a file"),
+        ("tokenizer --source /dev/zero --vocab-size 300 --out t.json", "source /dev/zero: unknown file extension"),
+        ("tokenizer --source x.jsonl --vocab-size 1000000000000 --out t.json", "vocab_size=1000000000000: to 4194304"),
+        (
+            "tokenizer --source x.jsonl --vocab-size 300 --out x.jsonl/t.json",
+            "x.jsonl/t.json: Not a directory",
+        ),
+        ("tokenizer --source x.jsonl --vocab-size 300 --out " + "t" * 5000, "File name too long"),
         ("tokenizer --source x.jsonl --vocab-size 300 --out x.jsonl", "out=x.jsonl: exists already"),
-        ("tokenizer --source x.jsonl --vocab-size 30 --out t.json", "vocab_size=30: allowed 257 or more"),
+        ("tokenizer --source x.jsonl --vocab-size 30 --out t.json", "vocab_size=30: allowed 257"),
         ("tokenizer --source x.jsonl --vocab-size 300 --out t.json", "source=x.jsonl: an empty corpus"),
         ("tokenizer --source y.jsonl --vocab-size 300 --out t.json", "source y.jsonl: no such file"),
         ("tokenizer --source z.jsonl --vocab-size 300 --out t.json", "source z.jsonl, line 2: not a line of JSON"),

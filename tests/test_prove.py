@@ -55,13 +55,13 @@ def test_help_gives_an_example(theorem: str, capsys: Captured) -> None:
     [
         ("everything", "theorem 'everything' is not known; allowed are group-composition, simulation, phop, cot, all"),
         ("group-composition --group Q8", "loopt: group 'Q8' is not known; allowed are Z7"),
-        ("group-composition --n 0", "loopt: n=0: allowed is 1 or more\n"),
-        ("group-composition --inputs 0", "inputs=0: allowed is 1 or more"),
-        ("phop --p 0", "loopt: p=0: allowed is 1 or more\n"),
-        ("phop --n 0", "loopt: n=0: allowed is 1 or more\n"),
+        ("group-composition --n 0", "loopt: n=0: allowed is 1 to 1000000000\n"),
+        ("group-composition --inputs 0", "inputs=0: allowed is 1 to 1000000000"),
+        ("phop --p 0", "loopt: p=0: allowed is 1 to 1000000000\n"),
+        ("phop --n 0", "loopt: n=0: allowed is 1 to 1000000000\n"),
         ("phop --compare nowhere", "nowhere/config.json: no such file"),
         ("phop --p many", "many"),
-        ("cot --bits 0", "bits=0: allowed is 1 or more"),
+        ("cot --bits 0", "bits=0: allowed is 1 to 64"),
         ("group-composition --group S3 --n 0 --save out", "n=0"),
         ("all --p 3", "--p"),
     ],
@@ -197,14 +197,22 @@ def test_what_was_damaged_is_not_loaded(tmp_path: Path) -> None:
     assert load_file(tmp_path / "weights.safetensors").keys() == looped.state_dict().keys()
     config = (tmp_path / "config.json").read_text()
     for text, told in (
-        (config.replace('"d_model": ', '"d_modal": '), "does not hold a model .* d_modal"),
+        (config.replace('"d_model": ', '"d_modal": '), "does not hold a model .*d_modal"),
         (config.replace('"3x2"', '"3y2"'), "config.json: plan '3y2'"),
-        (config.replace('"3x2"', '"4x2"'), "does not hold a model .* loop.layers.3"),
-        ("", "does not hold a model"),
+        (config.replace('"3x2"', '"4x2"'), "does not hold a model .*loop.layers.3"),
+        (config.replace('"3x2"', "5"), "does not hold a model"),
+        (config.replace('"d_ff": ', '"d_ff": 1000000000000'), "config.json: model.d_ff="),
+        ("{}", "does not hold a model .*plan"),
+        ("[]", "does not hold a model"),
+        ("", "config.json: line 1, column 1: no JSON"),
+        ("[" * 5000, "config.json: nested too deep"),
+        ('{"plan": NaN}', "config.json: NaN"),
+        (f'{{"d_model": {"1" * 400}}}', "config.json: a number of 400 digits"),
     ):
         (tmp_path / "config.json").write_text(text)
-        with pytest.raises(InputError, match=told.replace(" .* ", r"[\s\S]*")):
+        with pytest.raises(InputError, match=told) as error:
             load(tmp_path)
+        assert text == config.replace('"3x2"', '"3y2"') or "\n" not in str(error.value)  # a plan is pointed at
     with pytest.raises(InputError, match="No such file"):
         load(tmp_path / "nowhere")
 

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 
 from loopt._version import __version__
-from loopt.errors import InputError
+from loopt.errors import InputError, PlanError
+from loopt.report.screen import printable
 
 USAGE = """\
 usage: loopt COMMAND ...
@@ -40,15 +41,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
-    except InputError as error:
+    except PlanError as error:  # points at a character with a line of its own
         print(f"loopt: {error}", file=sys.stderr)
+        return 2
+    except InputError as error:
+        print(f"loopt: {printable(error)}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):  # the reader, such as head, has closed the pipe
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+            return 0
+        if error.filename is None:
+            raise
+        print(f"loopt: {printable(error.filename)}: {error.strerror}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("loopt: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader, such as head, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
-        return 0
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -26,6 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from loopt.errors import InputError, require
+from loopt.limits import LARGEST, require_affordable
 from loopt.plan import LoopPlan, Pass
 
 Positions = Literal["rope", "learned", "none"]
@@ -106,20 +107,21 @@ class ModelConfig:
         if isinstance(self.plan, str):
             object.__setattr__(self, "plan", LoopPlan.parse(self.plan))
         for name in ("d_model", "n_heads", "d_ff"):
-            self._require(getattr(self, name) >= 1, name, "1 or more")
+            self._require(1 <= getattr(self, name) <= LARGEST, name, f"1 to {LARGEST}")
         for name in ("vocab_size", "max_len"):
-            self._require(getattr(self, name) >= 0, name, "1 or more (0 when training: the source's)")
+            allowed = f"1 to {LARGEST} (0 when training: the source's)"
+            self._require(0 <= getattr(self, name) <= LARGEST, name, allowed)
         for name, kind in CHOICES.items():
             self._require(getattr(self, name) in get_args(kind), name, " | ".join(get_args(kind)))
         if self.head_dim is None:
             allowed = f"a divisor of d_model={self.d_model}, or give head_dim"
             self._require(self.d_model % self.n_heads == 0, "n_heads", allowed)
         else:
-            self._require(self.head_dim >= 1, "head_dim", "1 or more")
+            self._require(1 <= self.head_dim <= LARGEST, "head_dim", f"1 to {LARGEST}")
         if self.positions == "rope":
             even = self.width_of_head % 2 == 0
             require(even, "model.head_dim", self.width_of_head, "an even number with rotary positions")
-            self._require(self.rope_base > 0, "rope_base", "more than 0")
+            self._require(0 < self.rope_base < math.inf, "rope_base", "a finite number, more than 0")
         self._require(math.isfinite(self.scale), "attention_scale", "a finite number")
 
     def _require(self, holds: bool, name: str, allowed: str) -> None:
@@ -139,6 +141,10 @@ class ModelConfig:
         positions = self.max_len * self.d_model if self.positions == "learned" else 0
         readout = 0 if self.tied_readout else embedding
         return embedding + positions + self.plan.distinct_layers * self._layer_parameters() + self._norm() + readout
+
+    def memory(self) -> int:
+        """Returns the bytes of the float32 weights and of the rope, which is computed in float64."""
+        return 4 * self.parameters() + (16 * self.max_len * self.width_of_head if self.positions == "rope" else 0)
 
     def _layer_parameters(self) -> int:
         attention = self.n_heads * self.width_of_head
@@ -183,6 +189,8 @@ class LoopedTransformer(nn.Module):
         super().__init__()
         for field in ("vocab_size", "max_len"):
             require(getattr(config, field) >= 1, f"model.{field}", getattr(config, field), "1 or more")
+        if torch.get_default_device().type == "cpu":  # on the meta device weights take no memory
+            require_affordable(f"a model of {config.parameters():,} parameters", memory=config.memory())
         self.config = config
         self.attend: Attend = attend
         self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)

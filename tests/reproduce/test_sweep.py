@@ -16,6 +16,7 @@ import tiny_runs
 from loopt import __version__
 from loopt._version import source_hash
 from loopt.errors import InputError, RunError
+from loopt.files import check_signature
 from loopt.plan import LoopPlan
 from loopt.reproduce.experiment import Experiment, Job, Scale, jobs_of
 from loopt.reproduce.sweep import Folders, run_locally, status_of
@@ -82,7 +83,7 @@ def test_results_tell_all_about_their_runs(done: Path) -> None:
         assert codec.from_json(found["config"]) == job.config.resolved()
         run = folders_in(done).run_of(job)
         result = found["result"]
-        assert result == json.loads((run / "result.json").read_text())
+        assert result == check_signature(json.loads((run / "result.json").read_text()), run)
         assert (result["config"], result["seed"]) == (codec.fingerprint(job.config.resolved()), 0)
         assert (result["step"], set(result["accuracies"])) == (12, {"phop"})
         assert result["hardware"].startswith("cpu ")
@@ -277,7 +278,7 @@ def test_a_broken_result_is_named(content: str, tmp_path: Path) -> None:
     for look in (lambda: sweep(SUMS, tmp_path), lambda: status_of(job, folders_in(tmp_path))):
         with pytest.raises(RunError) as error:
             look()
-        assert str(error.value).startswith(f"{path}: not a result")
+        assert str(error.value).startswith(f"{path}: ")
         assert str(error.value).endswith("; delete it to measure the row again")
         assert "\n" not in str(error.value)
     assert path.read_bytes() == content.encode("latin-1")

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from matplotlib.image import imread
 from rich.console import Console
 
+from loopt.errors import RunError
 from loopt.plan import LoopPlan
 from loopt.report import sheet as sheets
 from loopt.report.sheet import Cell, Sheet
@@ -318,9 +319,40 @@ def test_the_figure_is_drawn(name: str, tmp_path: Path) -> None:
     assert edge == 0  # nothing is cut off
 
 
+WRONG_RESULTS: list[tuple[str, object]] = [
+    ("result", []),
+    ("accuracy", "high"),
+    ("accuracy", 1.5),
+    ("accuracies", {"phop": None}),
+    ("accuracies", {"addition": 0.5}),
+    ("parameters", None),
+    ("step", "12"),
+    ("seconds", -1),
+    ("hardware", 7),
+    ("config", {}),
+    ("curve", None),
+    ("curve", [[1, 0.5]]),
+    ("curve", [[1, 0.5, "soon"]]),
+    ("by_loops", [1, 2]),
+    ("by_loops", {"two": 0.5}),
+    ("by_difficulty", {"1 needed": True}),
+]
+
+
 def test_a_broken_result_is_named(tmp_path: Path) -> None:
     leave_hops(tmp_path)
     path = jobs_of(HOPS, "short", 1)[0].result_path(tmp_path)
-    path.write_text(json.dumps({"result": {}}))
-    with pytest.raises(ValueError, match=re.escape(f"{path}: not a result of this row; delete it")):
-        build_sheet(HOPS, "short", tmp_path)
+    whole = path.read_text()
+    for field, value in WRONG_RESULTS:
+        found = json.loads(whole)
+        part = found["result"] if field in found["result"] else found
+        part[field] = value
+        path.write_text(json.dumps(found))
+        message = f"{path}: not a result of this row, by its {field}; delete it to measure the row again"
+        with pytest.raises(RunError, match=re.escape(message)):
+            build_sheet(HOPS, "short", tmp_path)
+    for text in ("{}", "[]", "null", "[" * 5000, "1" * 400, '{"result": NaN}', "\x80"):
+        path.write_bytes(text.encode("latin-1"))
+        with pytest.raises(RunError, match=re.escape(str(path))) as error:
+            build_sheet(HOPS, "short", tmp_path)
+        assert "\n" not in str(error.value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from safetensors.torch import load_file, save_file
 import loopt
 from loopt import InputError
 from loopt.errors import RunError
+from loopt.files import signed
 from loopt.runs import CheckpointError, Run, checkpoint
 from loopt.training import train
 from tiny_runs import CPU, TINY, Child, assert_same, finished, last_step, snapshot, stopped, tensors, tiny
@@ -51,15 +53,18 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def rewrite(folder: Path, **changes: Any) -> None:
-    """Another state, of which the checksums are right."""
+def resign(folder: Path, **changes: Any) -> None:
+    """Writes another state, of which the checksum is right; ``...`` leaves a field out."""
     state = json.loads((folder / STATE).read_text()) | changes
-    del state["sha256"]
-    for name in state["files"]:
-        content = (folder / name).read_bytes()
-        state["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    state["sha256"] = hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
-    (folder / STATE).write_text(json.dumps(state))
+    kept = {name: value for name, value in state.items() if name != "sha256" and value is not ...}
+    (folder / STATE).write_text(json.dumps(signed(kept)))
+
+
+def rewrite(folder: Path, **changes: Any) -> None:
+    """Writes another state, of which all checksums are right."""
+    contents = {name: (folder / name).read_bytes() for name in (WEIGHTS, OPTIMIZER)}
+    files = {name: {"bytes": len(c), "sha256": hashlib.sha256(c).hexdigest()} for name, c in contents.items()}
+    resign(folder, files=files, **changes)
 
 
 def reshape(folder: Path, file: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -82,7 +87,7 @@ def drop_key(folder: Path) -> None:
 
 def change_digit(folder: Path) -> None:
     state = json.loads((folder / STATE).read_text())
-    (folder / STATE).write_text(json.dumps(state | {"metrics_bytes": state["metrics_bytes"] - 1}))
+    (folder / STATE).write_text(json.dumps(state | {"seconds": state["seconds"] + 1}))
 
 
 def copy_in(folder: Path) -> None:
@@ -99,17 +104,32 @@ def copy_older(folder: Path) -> None:
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "weights truncated": (lambda folder: truncate(folder / WEIGHTS), rf"{WEIGHTS} has \d+ bytes where \d+ were"),
     "optimizer truncated": (lambda folder: truncate(folder / OPTIMIZER), rf"{OPTIMIZER} has \d+ bytes where \d+ were"),
-    "state truncated": (lambda folder: truncate(folder / STATE), f"{STATE} cannot be read"),
-    "state empty": (lambda folder: (folder / STATE).write_text(""), f"{STATE} cannot be read"),
+    "state truncated": (lambda folder: truncate(folder / STATE), rf"{STATE}: line \d+, column \d+: no JSON"),
+    "state empty": (lambda folder: (folder / STATE).write_text(""), f"{STATE}: line 1, column 1: no JSON"),
+    "state not UTF-8": (lambda folder: (folder / STATE).write_bytes(b"\xff"), f"{STATE}: byte 0 is not UTF-8"),
+    "state nested": (lambda folder: (folder / STATE).write_text("[" * 100_000), f"{STATE}: nested too deep"),
     "weights missing": (lambda folder: (folder / WEIGHTS).unlink(), f"{WEIGHTS} is missing"),
     "optimizer missing": (lambda folder: (folder / OPTIMIZER).unlink(), f"{OPTIMIZER} is missing"),
     "state missing": (lambda folder: (folder / STATE).unlink(), f"{STATE} is missing"),
     "all missing": (empty, f"{STATE} is missing"),
     "weights flipped": (lambda folder: flip(folder / WEIGHTS), rf"{WEIGHTS} has changed .* \(SHA-256 differs\)"),
     "optimizer flipped": (lambda folder: flip(folder / OPTIMIZER), rf"{OPTIMIZER} has changed"),
-    "state flipped": (change_digit, f"{STATE} has changed"),
-    "key missing": (drop_key, f"{STATE} has changed"),
+    "state flipped": (change_digit, rf"{STATE}: not as it was written \(SHA-256 differs\)"),
+    "key missing": (drop_key, rf"{STATE}: not as it was written \(SHA-256 differs\)"),
     "not an object": (lambda folder: (folder / STATE).write_text("[1]"), "format None; this version of loopt reads"),
+    "nothing in it": (lambda folder: (folder / STATE).write_text("{}"), "format None; this version of loopt reads"),
+    "not a number": (lambda folder: resign(folder, seconds=math.nan), f"{STATE}: NaN; allowed are finite numbers"),
+    "field missing": (lambda folder: resign(folder, best=...), rf"{STATE}\.best: missing"),
+    "field too many": (lambda folder: resign(folder, lr=1), rf"{STATE}\.lr: no such field"),
+    "step no number": (lambda folder: resign(folder, step="14"), rf"{STATE}\.step='14': allowed is a value of type"),
+    "best no object": (lambda folder: resign(folder, best=[]), rf"{STATE}\.best=\[\]: allowed is a value of type dict"),
+    "best half": (lambda folder: resign(folder, best={"step": 6}), rf"{STATE}\.best\.\w+: missing"),
+    "no files": (lambda folder: resign(folder, files={}), rf"{STATE}: files=\[\]: allowed are {WEIGHTS} and"),
+    "files no object": (lambda folder: resign(folder, files=3), rf"{STATE}\.files=3: allowed is a value of type dict"),
+    "file half": (
+        lambda folder: resign(folder, files={WEIGHTS: {"bytes": 1}, OPTIMIZER: {}}),
+        rf"{STATE}\.files\.{WEIGHTS}\.sha256: missing",
+    ),
     "another format": (lambda folder: rewrite(folder, format=1), "format 1; this version of loopt reads format 2"),
     "another step": (copy_older, "holds step 12"),
     "another config": (copy_in, r"belongs to another config \(\w+, this run's is \w+\)"),
@@ -152,7 +172,7 @@ def test_the_newest_intact_one_may_be_further_back(run: Path) -> None:
     for step in (12, 14):
         truncate(run / "checkpoints" / f"step-{step}" / WEIGHTS)
     shutil.rmtree(run / "checkpoints" / "step-6", ignore_errors=True)
-    with pytest.raises(CheckpointError, match=r"There is no intact one before it: delete .*/checkpoints to begin"):
+    with pytest.raises(CheckpointError, match=r"No other one is intact: begin again in another directory$"):
         train(TINY, run, CPU)
 
 
@@ -162,19 +182,57 @@ def test_beginning_again(run: Path, unbroken: Path) -> None:
     assert_same(run, unbroken)
 
 
-def test_a_damaged_best_checkpoint_is_refused_in_the_end(unbroken: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(unbroken, tmp_path / "run"))
-    (run / "result.json").unlink()
+@pytest.fixture(scope="module")
+def best_long_ago(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with checkpoints of steps 9 and 11, of which the best is that of step 1."""
+    run = stopped(tiny(eval_every=1), tmp_path_factory.mktemp("runs") / "run", 11)
+    best = Run.load(run).find("last").best
+    assert best
+    assert best.step < checkpoint.steps_in(run / "checkpoints")[-2]
+    return run
+
+
+def test_a_damaged_best_checkpoint_is_refused_when_the_run_resumes(best_long_ago: Path, tmp_path: Path) -> None:
+    """Not in the end, when all the work is done; and nobody is told to delete what is intact."""
+    run = Path(shutil.copytree(best_long_ago, tmp_path / "run"))
     best = Run.load(run).find("best").step
-    for step in checkpoint.steps_in(run / "checkpoints"):
-        if step < best:
-            shutil.rmtree(run / "checkpoints" / f"step-{step}")
-    truncate(run / "checkpoints" / f"step-{best}" / WEIGHTS)
-    with pytest.raises(CheckpointError, match=rf"step-{best}: {WEIGHTS} has .* no intact one before it: delete"):
-        train(TINY, run, CPU)
-    with pytest.raises(CheckpointError, match=f"{WEIGHTS} has"):
+    flip(run / "checkpoints" / f"step-{best}" / WEIGHTS)
+    before = snapshot(run)
+    with pytest.raises(CheckpointError) as error:
+        train(tiny(eval_every=1), run, CPU)
+    message = str(error.value)
+    assert re.search(rf"step-{best}: {WEIGHTS} has changed", message)
+    assert message.endswith(
+        f"It was the best so far. That of step 11 is intact: delete step-{best} to resume from there, and to have the "
+        "best of what follows in the end"
+    )
+    assert snapshot(run) == before
+    with pytest.raises(CheckpointError, match=f"{WEIGHTS} has changed"):
         Run.load(run).load_model("best")
-    assert not (run / "result.json").exists()
+    shutil.rmtree(run / "checkpoints" / f"step-{best}")
+    outcome = train(tiny(eval_every=1), run, CPU)
+    assert outcome.finished
+    assert outcome.result["best_step"] > 11
+    assert Run.load(run).find("best").step == outcome.result["best_step"]
+
+
+def test_without_its_best_a_run_at_its_end_measures_the_last(unbroken: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(unbroken, tmp_path / "run"))
+    best = Run.load(run).find("best").step
+    assert best < 24
+    (run / "result.json").unlink()
+    shutil.rmtree(run / "checkpoints" / f"step-{best}")
+    result = train(TINY, run, CPU).result
+    assert (result["best_step"], result["best_validation"]) == (24, "")
+    assert Run.load(run).find("best").step == 24
+
+
+def test_an_older_damaged_checkpoint_is_no_reason_to_delete_anything(best_long_ago: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(best_long_ago, tmp_path / "run"))
+    older = checkpoint.steps_in(run / "checkpoints")[-2]
+    flip(run / "checkpoints" / f"step-{older}" / WEIGHTS)
+    with pytest.raises(CheckpointError, match=r"That of step 11 is intact, and training resumes from there$"):
+        Run.load(run).find(older)
 
 
 def test_going_back_finds_the_best_checkpoint_it_knows_of(tmp_path: Path) -> None:
@@ -206,8 +264,16 @@ def test_metrics_that_the_checkpoint_has_seen_must_be_there(content: bytes | Non
     (run / "metrics.jsonl").unlink()
     if content is not None:
         (run / "metrics.jsonl").write_bytes(content)
-    with pytest.raises(RunError, match=rf"metrics.jsonl has {len(content or b'')} bytes, the checkpoint was written"):
+    with pytest.raises(RunError, match=r"metrics.jsonl: not as it was at the checkpoint of step 14"):
         train(TINY, run, CPU)
+
+
+def test_metrics_that_were_edited_are_not_believed(run: Path) -> None:
+    path = run / "metrics.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"step": 2', b'"step": 1', 1))
+    for read in (lambda: train(TINY, run, CPU), Run.load(run).read_metrics):
+        with pytest.raises(RunError, match=r"metrics.jsonl: not as it was"):
+            read()
 
 
 def test_a_line_still_being_written_is_not_read(run: Path) -> None:
@@ -218,11 +284,12 @@ def test_a_line_still_being_written_is_not_read(run: Path) -> None:
     assert complete[-1]["step"] == 14
 
 
-@pytest.mark.parametrize("file", ["config.json", "result.json"])
-def test_a_file_that_is_not_json(file: str, run: Path) -> None:
-    (run / file).write_text("{")
-    with pytest.raises(RunError, match=rf"{file}: not a .* \("):
-        train(TINY, run, CPU)
+@pytest.mark.parametrize("which", [pytest.param(10**5000, id="5000 digits"), -1, 13, -(10**30), "newest", "two\nlines"])
+def test_a_checkpoint_that_is_not_there(which: Any, run: Path) -> None:
+    with pytest.raises(CheckpointError) as error:
+        loopt.load(run, which)
+    assert re.fullmatch(rf"checkpoint=.+: allowed is best \| last \| .*12 \| 14, which {run} has", str(error.value))
+    assert len(str(error.value)) < 300
 
 
 @pytest.mark.slow

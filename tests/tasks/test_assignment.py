@@ -203,14 +203,14 @@ def test_render_fits_a_terminal_and_names_the_answer(task: VariableAssignment, s
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"depth": -1}, "depth=-1; allowed are integers, 0 or more"),
+        ({"depth": -1}, "depth=-1; allowed are integers, 0 to 1000000000"),
         ({"depth": 6}, "depth=6 with variables=5 needs 35 letters; letters=26, and at most 52 are allowed"),
         ({"depth": 10, "letters": 52}, "depth=10 with variables=5 needs 55 letters; letters=52, and at most 52"),
         ({"variables": 1}, "variables=1; allowed are integers, 2 to 25"),
         ({"variables": 10, "largest": 9}, "variables=10; allowed are integers, 2 to 9"),
         ({"largest": 1001}, "largest=1001; allowed are integers, 2 to 1000"),
         ({"letters": 53}, "letters=53; allowed are integers, 2 to 52"),
-        ({"shots": 0.5}, "shots=0.5; allowed are integers, 0 or more"),
+        ({"shots": 0.5}, "shots=0.5; allowed are integers, 0 to 1000000000"),
         ({"rendering": "Math"}, "rendering='Math'; allowed are math, code"),
         ({"order": "random"}, "order='random'; allowed are levels, shuffled"),
     ],

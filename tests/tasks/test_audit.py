@@ -196,7 +196,7 @@ def test_same_numbers_again() -> None:
 
 
 def test_bad_number_of_examples() -> None:
-    with pytest.raises(InputError, match="task letters: examples=0; allowed are integers, 1 or more"):
+    with pytest.raises(InputError, match="task letters: examples=0; allowed are integers, 1 to 1000000000"):
         audit(Letters(), 0)
 
 

@@ -163,8 +163,8 @@ def test_a_model_can_be_measured_on_words_of_several_lengths() -> None:
     [
         ({"group": "Q8"}, "group 'Q8' is not known; allowed are Z7 (or C7), S5, A5, D4, products"),
         ({"group": "S7"}, "group 'S7' has more than 1000 elements"),
-        ({"n": 0}, "task group: n=0; allowed are integers, 1 or more"),
-        ({"n": True}, "task group: n=True; allowed are integers, 1 or more"),
+        ({"n": 0}, "task group: n=0; allowed are integers, 1 to 1000000000"),
+        ({"n": True}, "task group: n=True; allowed are integers, 1 to 1000000000"),
         ({"supervision": "all"}, "task group: supervision='all'; allowed are last, every"),
         ({"n": 8, "test_lengths": (4, 9)}, "task group: test_lengths=9; allowed are integers, 1 to 8"),
         ({"test_lengths": (4, 4)}, "task group: test_lengths=(4, 4); allowed are different integers, each once"),
@@ -180,7 +180,7 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        ([], "length=0; allowed are integers, 1 or more"),
+        ([], "length=0; allowed are integers, 1 to 1000000000"),
         ([0, 120], "element=120; allowed are integers, 0 to 119"),
         ([-1], "element=-1; allowed are integers, 0 to 119"),
     ],

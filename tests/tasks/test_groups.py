@@ -172,7 +172,8 @@ def test_docstring_examples() -> None:
         ("S7", "group 'S7' has more than 1000 elements"),
         ("S9999", "group 'S9999' has more than 1000 elements"),
         ("S5xZ9", "group 'S5xZ9' has more than 1000 elements"),
-        ("no/such/table.json", "group 'no/such/table.json' cannot be read: No such file or directory"),
+        ("a\0.json", "group 'a\\x00.json' is not known"),
+        ("no/such/table.json", "cannot read no/such/table.json: No such file or directory"),
     ],
 )
 def test_bad_names(name: Any, message: str) -> None:
@@ -233,9 +234,13 @@ def test_names_of_elements() -> None:
 def test_a_file_that_is_not_json(tmp_path: Path) -> None:
     path = tmp_path / "bad.json"
     path.write_text("[[0, 1],\n [1")
-    with pytest.raises(InputError, match="is not JSON: Expecting") as error:
+    with pytest.raises(InputError, match=r"bad\.json: line 2, column 4: no JSON: Expecting"):
         group(str(path))
-    assert "\n" not in str(error.value)
+    for text in ("[" * 5000, "1" * 400, "{}", "[]", "[[NaN]]", "\x80", "[[1e400]]", f"[[{2**70}]]"):
+        path.write_bytes(text.encode("latin-1"))
+        with pytest.raises(InputError, match=r"bad\.json") as error:
+            group(str(path))
+        assert "\n" not in str(error.value)
 
 
 @given(name=st.sampled_from(["Z2", "Z7", "S3", "D4", "A4", "Z2xZ3", "S4"]), data=st.data())

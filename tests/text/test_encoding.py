@@ -24,7 +24,7 @@ def recipe(validation: float = 0.3, test: float = 0.2, shard_bytes: int = 2000) 
 
 
 def in_order(texts: list[str]) -> list[tuple[Document, Position]]:
-    return [(Document(text, n, 0), Position(0, n)) for n, text in enumerate(texts, 1)]
+    return [(Document(text, n, 0), Position(0, n, str(n))) for n, text in enumerate(texts, 1)]
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_batches_have_all_documents_and_cut_shards_by_size(texts: list[str], sha
     at = 0
     for batch in made:
         at += len(batch.pieces)
-        assert batch.position == Position(0, at)
+        assert batch.position == Position(0, at, str(at))
         for split in SPLITS:
             mine = [piece.text.encode() for piece in batch.pieces if piece.split == split]
             assert (batch.documents[split], batch.text_bytes[split]) == (len(mine), sum(map(len, mine)))
@@ -87,7 +87,7 @@ def test_a_shard_that_ends_with_a_full_batch_is_not_lost(monkeypatch: pytest.Mon
     made = list(batches(in_order(["0123456789"] * 3), recipe()))
     assert [len(batch.pieces) for batch in made] == [1, 1, 1, 0]
     assert [batch.ends_shard for batch in made] == [False, False, False, True]
-    assert made[-1].position == Position(0, 3)
+    assert made[-1].position == Position(0, 3, "3")
 
 
 shares = st.floats(0, 0.5, exclude_max=True)

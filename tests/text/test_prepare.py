@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import json
 import multiprocessing
 import os
@@ -120,9 +121,7 @@ PLACES = [
     r"os\.rename \.train-00001\.bin\.tmp train-00001\.bin",
     r"os\.rename \.validation-00001\.bin\.tmp validation-00001\.bin",
     r"os\.rename \.test-00001\.bin\.tmp test-00001\.bin",
-    r"open \.index\.json\.tmp",
-    r"os\.rename \.index\.json\.tmp index\.json",
-    r"os\.remove unfinished\.json",
+    r"os\.rename unfinished\.json index\.json",
 ]
 
 
@@ -304,6 +303,116 @@ def test_a_useless_corpus_is_refused_and_nothing_of_it_kept(
     prepared(tmp_path, TEXTS, **changed | {"validation": 0.3, "test": 0.3})
 
 
+@pytest.mark.parametrize("texts", [TEXTS, []])
+def test_a_tokenizer_of_the_user_in_the_directory_is_neither_replaced_nor_removed(
+    texts: list[str], tmp_path: Path
+) -> None:
+    how = settings(tmp_path, write_lines(tmp_path / "x.jsonl", texts))
+    own = tmp_path / "mine" / "tokenizer.json"
+    own.parent.mkdir()
+    for text in (tokenizer().text, "of another model"):
+        own.write_text(text)
+        for given in (how, replace(how, tokenizer=str(own))) if text == tokenizer().text else (how,):
+            with pytest.raises(InputError, match=r"mine: holds tokenizer\.json; choose an empty or a new directory"):
+                prepare(given, own.parent, workers=1)
+            assert contents(own.parent) == {"tokenizer.json": text.encode()}
+
+
+OWN = {
+    "train-notes.bin": b"notes",
+    "train-00099.bin": b"numbers",
+    ".draft.tmp": b"a draft",
+    "notes.txt": b"a note",
+    ".index.json.tmp": b"a list",
+}
+
+
+@pytest.mark.parametrize("useless", [True, False])
+def test_files_of_the_user_in_a_directory_that_is_begun_are_kept(useless: bool, tmp_path: Path) -> None:
+    texts = ["one document"] if useless else TEXTS
+    source = write_lines(tmp_path / "x.jsonl", [*texts, ""])
+    broken = source.read_bytes() + b"broken"
+    source.write_bytes(broken)
+    how, directory = settings(tmp_path, source), tmp_path / "data"
+    with pytest.raises(InputError, match="not a line of JSON"):
+        prepare(how, directory, workers=1)
+    for name, data in OWN.items():
+        (directory / name).write_bytes(data)
+    source.write_bytes(broken.removesuffix(b"broken"))
+    if useless:
+        with pytest.raises(InputError, match="held out"):
+            prepare(how, directory, workers=1)
+        assert contents(directory) == {".lock": b""} | OWN
+    else:
+        prepare(how, directory, workers=1)
+        assert contents(directory) == contents(prepared(tmp_path, texts, "other")) | {
+            name: contents(directory)[name] for name in ("index.json", *OWN)
+        }
+        assert contents(directory).items() >= OWN.items()
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "train-00001.bin"])
+def test_a_file_that_this_command_did_not_make_is_not_replaced(name: str, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "x.jsonl", TEXTS)
+    whole = source.read_bytes()
+    source.write_bytes(b"".join([*whole.splitlines(keepends=True)[:3], b"broken\n"]))
+    how, directory = settings(tmp_path, source, shard_bytes=300), tmp_path / "data"
+    with pytest.raises(InputError, match="not a line of JSON"):
+        prepare(how, directory, workers=1)
+    source.write_bytes(whole)
+    (directory / name).write_bytes(b"my own")
+    with pytest.raises(InputError, match=rf"{re.escape(name)}: .*; move it away"):
+        prepare(how, directory, workers=1)
+    assert (directory / name).read_bytes() == b"my own"
+    (directory / name).unlink()
+    prepare(how, directory, workers=1)
+    prepare(how, tmp_path / "unbroken", workers=1)
+    assert contents(directory) == contents(tmp_path / "unbroken")
+
+
+def test_a_tokenizer_that_is_only_in_the_directory_is_not_removed(tmp_path: Path) -> None:
+    source = tmp_path / "x.jsonl"
+    source.write_text('{"text": ""}\nbroken')
+    how, directory = settings(tmp_path, source), tmp_path / "data"
+    with pytest.raises(InputError, match="not a line of JSON"):
+        prepare(how, directory, workers=1)
+    Path(how.tokenizer).unlink()
+    source.write_text('{"text": ""}\n')
+    with pytest.raises(InputError, match="an empty corpus"):
+        prepare(replace(how, tokenizer=str(directory)), directory, workers=1)
+    assert (directory / "tokenizer.json").read_text(encoding="utf-8") == tokenizer().text
+
+
+def swap(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:10], lines[99], *lines[11:99], lines[10], *lines[100:]]
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("edit", [swap, lambda lines: [lines[-1], *lines], lambda lines: lines[1:]])
+def test_text_edited_between_two_sessions_is_refused(
+    edit: Callable[[list[bytes]], list[bytes]], suffix: str, tmp_path: Path
+) -> None:
+    lines = write_lines(tmp_path / "lines", TEXTS).read_bytes().splitlines(keepends=True)
+    source = tmp_path / f"x.jsonl{suffix}"
+
+    def write(lines: list[bytes]) -> None:
+        source.write_bytes(gzip.compress(b"".join(lines)) if suffix else b"".join(lines))
+
+    how, directory = settings(tmp_path, source, shard_bytes=1000), tmp_path / "data"
+    write([*lines[:90], b"broken\n"])
+    with pytest.raises(InputError, match="line 91: not a line of JSON"):
+        prepare(how, directory, workers=1)
+    write(edit(lines))
+    before = contents(directory)
+    with pytest.raises(InputError, match="what was read of it has changed since"):
+        prepare(how, directory, workers=1)
+    assert contents(directory) == before
+    write(lines)
+    prepare(how, directory, workers=1)
+    prepare(how, tmp_path / "unbroken", workers=1)
+    assert contents(directory) == contents(tmp_path / "unbroken")
+
+
 def test_nothing_held_out_when_asked_for(tmp_path: Path) -> None:
     index = TokenData.open(prepared(tmp_path, TEXTS, validation=0, test=0)).index
     assert (index.tokens("validation"), index.tokens("test")) == (0, 0)
@@ -318,7 +427,8 @@ def test_nothing_held_out_when_asked_for(tmp_path: Path) -> None:
         ({"validation": float("nan")}, "validation=nan: allowed"),
         ({"test": 1.5}, "test=1.5: allowed is 0 to less than 1"),
         ({"test": 0.8}, "test=0.8: allowed is less than 0.8, beside validation"),
-        ({"shard_bytes": 0}, "shard_bytes=0: allowed is 1 or more"),
+        ({"shard_bytes": 0}, "shard_bytes=0: allowed is 1 to 1099511627776"),
+        ({"shard_bytes": 10**30}, "shard_bytes=10+: allowed is 1 to 1099511627776"),
         ({"end_of_document": "</s>"}, "no token '</s>'"),
         ({"tokenizer": "nowhere.json"}, "tokenizer nowhere.json: no such file"),
         ({"source": ("nowhere",)}, "source nowhere: no such file"),
@@ -342,8 +452,9 @@ def test_a_directory_of_others_and_a_busy_one_are_refused(tmp_path: Path) -> Non
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(InputError, match="busy: is being prepared by another process"):
             prepared(tmp_path, TEXTS, "busy")
-    with pytest.raises(InputError, match="workers=0: allowed is 1 or more"):
-        prepare(settings(tmp_path, tmp_path / "busy.jsonl"), tmp_path / "none", workers=0)
+    for workers in (-1, 0, 1025, 10**9):
+        with pytest.raises(InputError, match=f"workers={workers}: allowed is 1 to 1024"):
+            prepare(settings(tmp_path, tmp_path / "busy.jsonl"), tmp_path / "none", workers=workers)
 
 
 def test_a_large_vocabulary_takes_larger_ids(tmp_path: Path) -> None:

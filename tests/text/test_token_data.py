@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import math
 import os
@@ -20,8 +22,10 @@ from hypothesis import strategies as st
 from tiny_text import documents, expected_ids, prepared, tokenizer
 
 from loopt.errors import InputError
+from loopt.files import check_signature, signed
 from loopt.source import SPLITS, Split
-from loopt.text.token_data import TokenData
+from loopt.text.shards import sha256_of
+from loopt.text.token_data import VERIFIED, TokenData
 from loopt.text.unigram import unigram
 
 TEXTS = documents(150)
@@ -108,6 +112,11 @@ def change(path: Path) -> None:
     path.write_bytes(data)
 
 
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 def edit(what: str, value: object) -> Callable[[Path], None]:
     def edited(path: Path) -> None:
         index = json.loads(path.read_text())
@@ -115,6 +124,27 @@ def edit(what: str, value: object) -> Callable[[Path], None]:
         path.write_text(json.dumps(index))
 
     return edited
+
+
+def forge(what: str, value: object) -> Callable[[Path], None]:
+    """Edits an index, or the first shard in it, and signs it as if nothing were wrong."""
+
+    def forged(path: Path) -> None:
+        index = check_signature(json.loads(path.read_text()), path)
+        for part in (index, index["recipe"], index["shards"][0]):
+            if what in part:
+                part[what] = value
+        path.write_text(json.dumps(signed(index)))
+
+    return forged
+
+
+def too_large_an_id(path: Path) -> None:
+    """Writes an id that is not in the vocabulary into a shard, and its hash into the index."""
+    ids = np.fromfile(path, "<u2")
+    ids[3] = 300
+    ids.tofile(path)
+    forge("sha256", hashlib.sha256(path.read_bytes()).hexdigest())(path.parent / "index.json")
 
 
 @pytest.mark.parametrize(
@@ -125,16 +155,34 @@ def edit(what: str, value: object) -> Callable[[Path], None]:
         ("validation-00000.bin", Path.unlink, r"validation-00000\.bin: missing, the index says"),
         ("validation-00000.bin", change, r"validation-00000\.bin: its contents changed"),
         ("tokenizer.json", change, r"tokenizer\.json is not the one that made these tokens"),
-        ("tokenizer.json", Path.unlink, r"tokenizer\.json cannot be read"),
+        ("tokenizer.json", Path.unlink, r"tokenizer\.json is missing or not a file"),
+        ("tokenizer.json", pipe, r"tokenizer\.json is missing or not a file"),
+        ("train-00003.bin", pipe, r"train-00003\.bin: missing, the index says"),
+        ("index.json", pipe, r"index\.json: not a file"),
         ("index.json", Path.unlink, r"no index\.json there; make it with: loopt data prepare"),
-        ("index.json", cut, r"index\.json: not an index of prepared text"),
-        ("index.json", lambda path: path.write_text("[]"), r"index\.json: not an index of prepared text"),
-        ("index.json", lambda path: path.write_text("{}"), r"index\.json: not an index of prepared text"),
-        ("index.json", edit("format", 1), r"index\.json: format 1; this version reads format 2"),
-        ("index.json", edit("shards", []), r"index\.json: changed since it was written"),
-        ("index.json", edit("validation", 0.5), r"index\.json: changed since it was written"),
-        ("index.json", edit("vocab_size", 70_000), "a vocabulary of 70000 is too large"),
-        ("index.json", edit("id_type", "int8"), r"index\.json: not an index of prepared text"),
+        ("tokenizer.json", lambda path: path.write_bytes(b"\xff"), r"tokenizer\.json cannot be read"),
+        ("index.json", cut, r"index\.json: line \d+, column \d+: no JSON"),
+        ("index.json", lambda path: path.write_text("[]"), r"index\.json: not as it was written"),
+        ("index.json", lambda path: path.write_text("{}"), r"index\.json: not as it was written"),
+        ("index.json", lambda path: path.write_text("[" * 100_000), r"index\.json: nested too deep"),
+        ("index.json", lambda path: path.write_text("9" * 400), r"index\.json: a number of 400 digits"),
+        ("index.json", lambda path: path.write_bytes(b"\xff"), r"index\.json: byte 0 is not UTF-8"),
+        ("index.json", edit("format", 1), r"index\.json: format 1; this version reads format 3"),
+        ("index.json", edit("shards", []), r"index\.json: not as it was written"),
+        ("index.json", edit("validation", 0.5), r"index\.json: not as it was written"),
+        ("index.json", forge("vocab_size", 70_000), r"index\.json: id_type=uint16: a vocabulary of 70000 is too large"),
+        ("index.json", forge("vocab_size", 0), r"index\.json: vocab_size=0: allowed is 1 or more"),
+        ("index.json", forge("vocab_size", "many"), r"index\.json: not an index of prepared text"),
+        ("index.json", forge("end_of_document_id", 300), r"end_of_document_id=300: allowed is 0 to 299"),
+        ("index.json", forge("id_type", "int8"), r"index\.json: id_type=int8: allowed is uint16 | uint32"),
+        ("index.json", forge("position", [1]), r"index\.json: not an index of prepared text"),
+        ("index.json", forge("split", "exam"), r"index\.json: split=exam: allowed is train | validation | test"),
+        ("index.json", forge("tokens", -1), r"index\.json: tokens=-1: allowed is 1 or more"),
+        ("index.json", forge("tokens", 1.5), r"index\.json: not an index of prepared text: TypeError\('tokens=1\.5'\)"),
+        ("index.json", forge("file", "/etc/passwd"), r"index\.json: file=/etc/passwd: allowed is train-00000\.bin"),
+        ("index.json", forge("file", "../x/train-00000.bin"), r"file=\.\./x/train-00000\.bin: allowed is train-00000"),
+        ("index.json", forge("file", "train-00001.bin"), r"file=train-00001\.bin: allowed is train-00000\.bin"),
+        ("train-00000.bin", too_large_an_id, r"train-00000\.bin: token id 300; allowed is up to 299"),
     ],
 )
 def test_damage_is_named(
@@ -142,10 +190,60 @@ def test_damage_is_named(
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(directory, copy)
-    TokenData.open(copy).verify()
+    TokenData.open(copy)
     damage(copy / file)
-    with pytest.raises(InputError, match=told):
-        TokenData.open(copy).verify()
+    for _ in range(2):
+        with pytest.raises(InputError, match=told) as refusal:
+            TokenData.open(copy)
+        assert "\n" not in str(refusal.value)
+
+
+def test_shards_are_verified_once(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    (copy / VERIFIED).unlink(missing_ok=True)
+    hashed: list[str] = []
+
+    def counted(path: Path) -> str:
+        hashed.append(path.name)
+        return sha256_of(path)
+
+    monkeypatch.setattr("loopt.text.token_data.sha256_of", counted)
+    data = TokenData.open(copy)
+    assert sorted(hashed) == sorted(shard.file for shard in data.index.shards)
+    hashed.clear()
+    TokenData.open(copy)
+    assert hashed == []
+    os.utime(copy / "train-00002.bin")
+    TokenData.open(copy)
+    assert hashed == ["train-00002.bin"]
+    hashed.clear()
+    data.verify()
+    assert len(hashed) == len(data.index.shards)
+    for damage in ("[]", "[" * 100_000, '{"train-00000.bin": 1}'):
+        (copy / VERIFIED).write_text(damage)
+        hashed.clear()
+        TokenData.open(copy)
+        assert len(hashed) == len(data.index.shards)
+
+
+def test_what_cannot_be_written_to_is_verified_each_time(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    (copy / VERIFIED).unlink(missing_ok=True)
+
+    def read_only(path: Path, data: str | bytes) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr("loopt.text.token_data.write_atomically", read_only)
+    for _ in range(2):
+        assert len(TokenData.open(copy).read("train", [0], 3)[0]) == 4
+    assert not (copy / VERIFIED).exists()
+    change(copy / "train-00001.bin")
+    with pytest.raises(InputError, match=r"train-00001\.bin: its contents changed"):
+        TokenData.open(copy)
 
 
 @pytest.mark.slow

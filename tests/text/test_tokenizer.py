@@ -17,6 +17,13 @@ from tiny_text import documents, tokenizer, write_tokenizer
 from loopt.errors import InputError
 from loopt.text.tokenizer import TokenizerFile, train_tokenizer
 
+PANICS = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
+
+
+def word_level(**changed: object) -> dict[str, object]:
+    model = {"type": "WordLevel", "vocab": {"a": 0, "<|endoftext|>": 1}, "unk_token": "a"}
+    return {"version": "1.0", "added_tokens": [], "model": model} | changed
+
 
 @given(st.text())
 @settings(max_examples=200, deadline=None)
@@ -93,6 +100,22 @@ def test_truncation_and_padding_in_the_file_are_not_followed() -> None:
             "t",
             "tokenizer t: it is code (trust_remote_code), which is not run here",
         ),
+        ({"t/tokenizer_config.json": "[" * 100_000}, "t", "tokenizer t: tokenizer_config.json: nested too deep"),
+        ({"t/tokenizer_config.json": '"auto_map"'}, "t", "tokenizer t: no tokenizer.json in it"),
+        ({"t.json": "[" * 100_000}, "t.json", "tokenizer t.json: not a file of the tokenizers package"),
+        ({"t.json": "9" * 400}, "t.json", "tokenizer t.json: not a file of the tokenizers package"),
+        ({"t/tokenizer.json/x": ""}, "t", "tokenizer t: not a file, but a folder"),
+        (
+            {"t.json": json.dumps({"model": {"type": "WordLevel", "vocab": {}, "unk_token": "a"}})},
+            "t.json",
+            "vocab_size=0",
+        ),
+        (
+            {"t.json": json.dumps(word_level(normalizer=PANICS))},
+            "t.json",
+            "not a file of the tokenizers package: Precom",
+        ),
+        ({}, "x" * 5000, "File name too long"),
         ({}, "someone/something", "tokenizer someone/something: no such file, and not found on the hub"),
     ],
 )
@@ -100,11 +123,29 @@ def test_refused(files: dict[str, str], name: str, told: str, tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for path, text in files.items():
-        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / path).write_text(text)
     with pytest.raises(InputError) as refusal:
         TokenizerFile.find(name)
     assert told in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_what_is_not_utf_8_or_never_ends_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    for name in (str(tmp_path / "pipe.json"), "/dev/zero"):
+        with pytest.raises(InputError, match=f"tokenizer {name}: not a file, but a folder, a pipe or a device"):
+            TokenizerFile.find(name)
+    (tmp_path / "t.json").write_bytes(b"\xff")
+    with pytest.raises(InputError, match=r"t\.json: cannot be read: 'utf-8' codec"):
+        TokenizerFile.find(str(tmp_path / "t.json"))
+
+
+def test_a_panic_of_the_package_is_an_error_of_one_line() -> None:
+    slow = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    panics = TokenizerFile("slow.json", json.dumps(word_level(pre_tokenizer=slow)))
+    with pytest.raises(InputError, match=r"^tokenizer slow\.json: fails to encode: Onig: Regex search error.*$"):
+        panics.encode(["a" * 40 + "b"])
 
 
 def test_no_token_to_end_documents_with() -> None:
@@ -114,9 +155,10 @@ def test_no_token_to_end_documents_with() -> None:
         tokenizer().id_of("</s>")
 
 
-def test_too_small_a_vocabulary() -> None:
-    with pytest.raises(InputError, match="vocab_size=256: allowed is 257 or more"):
-        train_tokenizer(documents(3), 256)
+def test_too_small_and_too_large_a_vocabulary() -> None:
+    for size in (-1, 256, 2**22 + 1, 10**12, 10**30):
+        with pytest.raises(InputError, match=rf"vocab_size={size}: allowed is 257 \(.*\) to 4194304"):
+            train_tokenizer(documents(3), size)
     assert train_tokenizer(documents(3), 257).vocab_size == 257
 
 

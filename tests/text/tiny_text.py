@@ -84,4 +84,5 @@ def stored_ids(directory: Path, split: Split) -> list[int]:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
+    """Returns what is in a prepared directory, apart from the times at which it was verified."""
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != ".verified.json"}

@@ -266,7 +266,7 @@ def test_smallest_key_in_precision(s: int, recorded: float) -> None:
 def test_a_saved_model_is_the_same(tmp_path: Path) -> None:
     group, n = groups.group("S4"), 9
     formal = build_group_composition(group, n)
-    state = checkpoint.TrainState(step=1, config="", metrics_bytes=0, best=None, seconds=0.0)
+    state = checkpoint.TrainState(step=1, config="", metrics=checkpoint.WrittenFile(0, ""), best=None, seconds=0.0)
     checkpoint.save(tmp_path, formal.model().state_dict(), {}, state)
     loaded = LoopedTransformer(formal.config).double()
     checkpoint.load_weights(tmp_path, 1, loaded)
@@ -337,7 +337,7 @@ def test_what_is_no_group_is_refused(tmp_path: Path, table: list[list[int]], mes
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(InputError, match="group 'Q8' is not known"):
         prove("Q8")
-    with pytest.raises(InputError, match="n=0: allowed is 1 or more"):
+    with pytest.raises(InputError, match="n=0: allowed is 1 to 1000000000"):
         prove("S3", n=0)
-    with pytest.raises(InputError, match="inputs=0: allowed is 1 or more"):
+    with pytest.raises(InputError, match="inputs=0: allowed is 1 to 1000000000"):
         prove("S3", n=2, inputs=0)

@@ -277,5 +277,5 @@ def test_proof(p: int) -> None:
 
 
 def test_a_proof_needs_inputs() -> None:
-    with pytest.raises(InputError, match="inputs=0: allowed is 1 or more"):
+    with pytest.raises(InputError, match="inputs=0: allowed is 1 to 1000000000"):
         phop.prove(inputs=0)

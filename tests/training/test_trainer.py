@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 import signal
+import subprocess
+import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +28,7 @@ from loopt.training import DivergedError, Session, train
 from loopt.training.clock import SharedClock
 from loopt.training.learner import Evaluation
 from loopt.training.optim import build_optimizers, learning_rate
+from loopt.training.signals import catch_signals
 from loopt.training.task_learner import TaskLearner, backward
 from loopt.training.trackers import TrackerName
 from loopt.training.trainer import build_model, train_stepwise
@@ -54,7 +59,8 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "step"), [(signal.SIGTERM, 1), (signal.SIGTERM, 6), (signal.SIGTERM, 24), (signal.SIGINT, 9)]
+    ("number", "step"),
+    [(signal.SIGTERM, 1), (signal.SIGTERM, 6), (signal.SIGTERM, 24), (signal.SIGINT, 9), (signal.SIGHUP, 9)],
 )
 def test_a_signal_saves_and_stops(number: signal.Signals, step: int, unbroken: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
@@ -66,7 +72,64 @@ def test_a_signal_saves_and_stops(number: signal.Signals, step: int, unbroken: P
     assert_same(finished(TINY, run), unbroken)
 
 
-@pytest.mark.parametrize("operation", [13, 18, 28])
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL])
+def test_nohup_is_respected(handler: signal.Handlers) -> None:
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        with catch_signals() as caught:
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert caught == ([] if handler == signal.SIG_IGN else [signal.SIGHUP])
+        assert signal.getsignal(signal.SIGHUP) == handler
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_billion_steps_take_no_more_memory_than_a_few(tmp_path: Path) -> None:
+    peaks: list[int] = []
+    for steps in (24, 24, 10**9):  # the first fills caches
+        tracemalloc.start()
+        assert train(tiny(steps=steps), tmp_path / str(len(peaks)), replace(CPU, time_limit=0)).step == 1
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] < peaks[1] + 100_000
+
+
+@pytest.mark.slow
+def test_a_run_whose_terminal_is_gone_saves_and_says_why_it_ended(unbroken: Path, tmp_path: Path) -> None:
+    """Its progress bar has nowhere to go then, and whoever asks for the exit code wants to know of the signal."""
+    trains = f"""
+import os, sys, time
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from tiny_runs import CPU, TINY, Path, train
+from loopt.training import Callback
+class Wait(Callback):
+    def stepped(self, trainer):
+        if trainer.step == 9:
+            print("ready", flush=True)
+            while os.isatty(1):
+                time.sleep(0.01)
+outcome = train(TINY, Path({str(tmp_path / "run")!r}), CPU, callbacks=[Wait()])
+print(outcome.reason, flush=True)
+sys.exit(128 + outcome.signal)
+"""
+    hangs_up = f"""
+import os, pty, sys
+child, terminal = pty.fork()
+if child == 0:
+    os.execv(sys.executable, [sys.executable, "-c", {trains!r}])
+shown = b""
+while b"ready" not in shown:
+    shown += os.read(terminal, 1000)
+os.close(terminal)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    ended = subprocess.run([sys.executable, "-c", hangs_up], capture_output=True, text=True, timeout=60, check=True)
+    assert ended.stdout.strip() == str(128 + signal.SIGHUP)
+    assert last_step(tmp_path / "run") == 10
+    assert_same(finished(TINY, tmp_path / "run"), unbroken)
+
+
+@pytest.mark.parametrize("operation", [17, 22, 28])
 def test_a_signal_in_the_middle_of_a_save(operation: int, unbroken: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     child = Child(TINY, run, strike=Strike(signal.SIGTERM, file_operation=operation)).wait()
@@ -283,10 +346,10 @@ def test_an_update_that_is_refused_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: replace(TINY, steps=0), "steps=0: allowed is 1 or more"),
-        (lambda: replace(TINY, batch_size=-1), "batch_size=-1: allowed is 1 or more"),
+        (lambda: replace(TINY, steps=0), "steps=0: allowed is 1 to 1000000000"),
+        (lambda: replace(TINY, batch_size=-1), "batch_size=-1: allowed is 1 to 1000000000"),
         (lambda: replace(TINY, seed=-1), "seed=-1: allowed is 0 to"),
-        (lambda: with_source(TINY, train_examples=0), "train_examples=0: allowed is 1 or more, or none"),
+        (lambda: with_source(TINY, train_examples=0), "train_examples=0: allowed is 1 "),
         (lambda: with_source(TINY, target_accuracy=1.5), "target_accuracy=1.5: allowed is more than 0, at most 1"),
         (lambda: with_source(TINY, target_accuracy=math.nan), "target_accuracy=nan: allowed is"),
         (lambda: replace(TINY, steps=4), "optim.warmup_steps=5: allowed is at most steps=4"),
@@ -368,3 +431,9 @@ def test_a_task_has_no_micro_batches(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="micro_batch=2: allowed for language models"):
         train(tiny(), tmp_path / "run", Session(device="cpu", micro_batch=2))
     assert not (tmp_path / "run").exists()
+
+
+def test_ranks_that_no_launcher_would_set_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(InputError, match="WORLD_SIZE=two: allowed is a number, as torchrun sets it"):
+        train(tiny(), tmp_path / "run", CPU)

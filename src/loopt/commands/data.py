@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from loopt.commands.parsing import choose, parse_options
 from loopt.errors import InputError
-from loopt.files import write_atomically
+from loopt.files import explain_os_errors, write_atomically
+from loopt.report.screen import printable, screen
 from loopt.source import SPLITS
 from loopt.text.corpus import Corpus
 from loopt.text.index import Index
@@ -99,8 +101,7 @@ def _prepare(options: PrepareOptions) -> None:
 
 
 def _tokenizer(options: TokenizerOptions) -> None:
-    if options.out.exists():
-        raise InputError(f"out={options.out}: exists already; choose another name, or remove it")
+    _refuse_unwritable(options.out)
     corpus = Corpus.find(options.source, options.text_field)
     documents = 0
 
@@ -110,13 +111,24 @@ def _tokenizer(options: TokenizerOptions) -> None:
             documents += 1
             yield document.text
 
-    with Console(stderr=True).status("training a tokenizer"):
+    with screen(stderr=True).status("training a tokenizer"):
         trained = train_tokenizer(texts(), options.vocab_size)
     if not documents:
         raise InputError(f"source={' '.join(options.source)}: an empty corpus, no document has any text")
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.out, trained.text.encode())
-    print(f"{options.out}: {trained.vocab_size:,} tokens, from {documents:,} documents")
+    _refuse_unwritable(options.out)  # again: training may have taken hours
+    with explain_os_errors(f"write {options.out}"):
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(options.out, trained.text.encode())
+    print(f"{printable(options.out)}: {trained.vocab_size:,} tokens, from {documents:,} documents")
+
+
+def _refuse_unwritable(out: Path) -> None:
+    with explain_os_errors(f"write {out}"), suppress(FileNotFoundError):
+        out.lstat()
+        raise InputError(f"out={out}: exists already; choose another name, or remove it")
+    folder = next(parent for parent in out.absolute().parents if parent.exists())
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"out={out}: {folder} is not a folder that can be written to")
 
 
 def _show(options: ShowOptions) -> None:
@@ -126,22 +138,21 @@ def _show(options: ShowOptions) -> None:
     data = TokenData.open(options.directory)
     if options.verify:
         data.verify()
-    console = Console()
-    console.print(_splits(data.index, options.directory))
+    screen().print(_splits(data.index, options.directory))
     recipe = data.index.recipe
     print(f"fingerprint    {data.fingerprint}")
     print(f"vocabulary     {recipe.vocab_size:,} tokens, stored as {recipe.id_type}")
     print(f"documents end  with {recipe.end_of_document} (id {recipe.end_of_document_id})")
-    print(f"sources        {' '.join(data.index.sources)}")
+    print(f"sources        {' '.join(map(printable, data.index.sources))}")
     baseline = unigram(data)
     print(f"unigram model  entropy {baseline.train_entropy:.3f} bits a token on train", end="")
     print("".join(f", perplexity {value:,.1f} on {split}" for split, value in baseline.perplexity.items()))
     sample = next(data.chunks("train"))[:64].tolist()
-    print(f"train begins   {data.tokenizer_file().tokenizer.decode(sample, skip_special_tokens=False)!r}")
+    print(f"train begins   {data.tokenizer_file().decode(sample)!r}")
 
 
 def _splits(index: Index, directory: Path) -> Table:
-    table = Table(title=str(directory), title_justify="left")
+    table = Table(title=printable(directory), title_justify="left")
     for column in ("split", "tokens", "documents", "shards", "bytes a token"):
         table.add_column(column, justify="left" if column == "split" else "right")
     for split in SPLITS:

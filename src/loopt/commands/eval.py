@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Literal
 
 import tyro
-from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
 from loopt.commands.parsing import checkpoint_named, parse_options
 from loopt.devices import DeviceName, pick_device
-from loopt.errors import InputError
+from loopt.errors import InputError, require
+from loopt.limits import LARGEST
 from loopt.model import LoopedTransformer
 from loopt.plan import LoopPlan
+from loopt.report.screen import printable, screen
 from loopt.runs import Run
 from loopt.scoring import exact_match, perplexity, text_loss
 from loopt.tasks import Task, registry
@@ -55,8 +56,7 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     options = parse_options(Options, arguments, "loopt eval")
-    if options.examples < 1:
-        raise InputError(f"examples={options.examples}: allowed is 1 or more")
+    require(1 <= options.examples <= LARGEST, "examples", options.examples, f"1 to {LARGEST}", InputError)
     run = Run.load(options.run)
     source = run.config.source
     graded = isinstance(source, Task) and bool(source.difficulties)
@@ -70,10 +70,10 @@ def main(arguments: list[str]) -> int:
     plans: Plans = {loops: trained.with_loops(loops) for loops in options.loops} or {None: trained}
     model = run.load_model(step).to(pick_device(options.device))
     columns, rows = _measurement(run, model, options, plans)
-    table = Table(*columns, title=f"{options.run}, step {step}, {options.split}", title_justify="left")
+    table = Table(*columns, title=f"{printable(options.run)}, step {step}, {options.split}", title_justify="left")
     for column in table.columns:
         column.justify = "right"
-    console = Console()
+    console = screen()
     with Live(table, console=console):  # shows each row as soon as it is measured
         for plan, cells in rows:
             table.add_row(f"{plan} (trained)" if plan == trained else str(plan), *cells)

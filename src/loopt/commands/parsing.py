@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
@@ -17,6 +18,7 @@ from tyro.constructors import (
 
 from loopt.errors import InputError
 from loopt.plan import LoopPlan
+from loopt.report.screen import printable
 
 Options = TypeVar("Options")
 
@@ -34,6 +36,46 @@ def _plan_as_text(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[LoopPlan]
         is_instance=lambda value: isinstance(value, LoopPlan),
         str_from_instance=lambda value: [str(value)],
     )
+
+
+@registry.primitive_rule
+def _integer_of_64_bits(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int] | None:
+    """Reads integers of up to 64 bits: no option is for larger ones, and tensors hold none."""
+    if info.type is not int:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda words: _integer(words[0]),
+        is_instance=lambda value: type(value) is int,
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _integer(written: str) -> int:
+    if len(written) > 20 or not -(2**63) <= int(written) < 2**63:
+        raise ValueError(f"{printable(written[:20])}: allowed are integers from -2^63 to 2^63 - 1")
+    return int(written)
+
+
+@registry.primitive_rule
+def _path_in_utf8(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:
+    if info.type is not Path:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="PATH",
+        instance_from_str=lambda words: path_named(words[0]),
+        is_instance=lambda value: isinstance(value, Path),
+        str_from_instance=lambda value: [printable(value)],
+    )
+
+
+def path_named(name: str) -> Path:
+    """Returns the path of that name, which has to be UTF-8: weights can be kept under no other."""
+    if any("\ud800" <= c <= "\udfff" for c in name):
+        raise InputError(f"{printable(name)}: allowed is a name in UTF-8")
+    return Path(name)
 
 
 _flattening: list[type] = []
@@ -68,12 +110,12 @@ def parse_options(kind: type[Options], arguments: list[str], prog: str, **option
 
 def checkpoint_named(name: str) -> Literal["best", "last"] | int:
     """Returns the checkpoint that a name means: best, last, or a step."""
-    if name.isdecimal():
+    if name.isdecimal() and len(name) < 19:
         return int(name)
     match name:
         case "best" | "last":
             return name
-    raise InputError(f"checkpoint={name}: allowed is best | last | a step, such as 500")
+    raise InputError(f"checkpoint={name[:40]}: allowed is best | last | a step, such as 500")
 
 
 def choose(arguments: list[str], usage: str, what: str, allowed: Sequence[str]) -> tuple[str, list[str]] | None:

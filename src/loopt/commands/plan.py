@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 import tyro
-from rich.console import Console
 
 from loopt.commands.parsing import parse_options
 from loopt.errors import InputError
 from loopt.model import FeedForwardKind, ModelConfig
 from loopt.plan import LoopPlan
 from loopt.report.drawing import draw_plan
+from loopt.report.screen import screen
 
 
 @dataclass(frozen=True)
@@ -38,5 +38,5 @@ def main(arguments: list[str]) -> int:
         if getattr(options, name) < 1:
             raise InputError(f"{name}={getattr(options, name)}: allowed is 1 or more")
     config = ModelConfig(**{**asdict(options), "plan": options.plan})
-    Console().print(draw_plan(config))
+    screen().print(draw_plan(config))
     return 0

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 from loopt.commands.parsing import choose, parse_options
-from loopt.errors import InputError, require
+from loopt.errors import InputError
 from loopt.files import explain_os_errors
 from loopt.report.curves import require_matplotlib
 from loopt.report.proofs import comparison_table, draw_trace, proof_report, summary, trace_text
+from loopt.report.screen import printable, screen
 from loopt.runs import Run
-from loopt.tasks import groups
 from loopt.tasks.phop import PHop
 from loopt.theory import chain_of_thought_proof, group_composition, phop, simulation
 from loopt.theory.learned import compare
@@ -44,11 +43,6 @@ the algorithm: claimed and actual sizes, inputs tried, exact or not. The exit co
   loopt prove group-composition --group S3 --n 8 --show
   loopt prove all --save weights
 """
-
-
-def _require_positive(**values: int) -> None:
-    for name, value in values.items():
-        require(value >= 1, name, value, "1 or more", InputError)
 
 
 @dataclass(frozen=True)
@@ -80,8 +74,7 @@ class GroupOptions(Options):
     """How many random words to try."""
 
     def check(self) -> None:
-        _require_positive(n=self.n, inputs=self.inputs)
-        groups.group(self.group)
+        group_composition.check(self.group, self.n, self.inputs)
 
 
 @dataclass(frozen=True)
@@ -111,7 +104,7 @@ class PHopOptions(Options):
     answer after each loop is right for 1, 2, 4, … hops, with the p and n of the run."""
 
     def check(self) -> None:
-        _require_positive(p=self.p, n=self.n, inputs=self.inputs)
+        phop.check(self.p, self.n, self.inputs)
 
 
 @dataclass(frozen=True)
@@ -125,7 +118,7 @@ class ChainOfThoughtOptions(Options):
     """All pairs of numbers of up to this many bits are added by chain of thought."""
 
     def check(self) -> None:
-        _require_positive(bits=self.bits)
+        chain_of_thought_proof.check(self.bits)
 
 
 @dataclass(frozen=True)
@@ -172,7 +165,7 @@ def _run(name: str, options: Options) -> int:
         seconds[one] = time.perf_counter() - started
         _report(one, proofs[one], options)
     if name == "all":
-        Console().print(summary(proofs, seconds))
+        screen().print(summary(proofs, seconds))
     return 0 if all(proof.exact for proof in proofs.values()) else 1
 
 
@@ -203,18 +196,18 @@ def _prove(options: Options) -> Proof:
 
 
 def _report(name: str, proof: Proof, options: Options) -> None:
-    console = Console(highlight=False)
+    console = screen()
     console.print(proof_report(proof))
     for i, trace in enumerate(proof.traces, start=1):
         png = (options.save or Path()) / f"{name}-{i}.png"
         draw_trace(trace, png)
         print(trace_text(trace, console.width))
-        print(f"Drawn in {png}\n")
+        print(f"Drawn in {printable(png)}\n")
     if options.save is not None:
         for model_name, model in proof.models.items():
             directory = options.save / name / re.sub(r"[^\w.]+", "-", model_name)
             save(model, directory)
-            print(f"Saved {directory}")
+            print(f"Saved {printable(directory)}")
 
 
 def _compare(directory: Path, seed: int) -> int:
@@ -223,5 +216,5 @@ def _compare(directory: Path, seed: int) -> int:
     if not isinstance(task, PHop):
         raise InputError(f"compare={directory}: a run on {task.name}; allowed is one on phop")
     comparison = compare(run.load_model("best"), task, seed=seed)
-    Console().print(comparison_table(comparison, str(directory)))
+    screen().print(comparison_table(comparison, printable(directory)))
     return 0 if comparison.built[-1].accuracies[-1] == 1.0 else 1

@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from loopt.commands.parsing import choose, parse_options
 from loopt.commands.train import report_stop
-from loopt.errors import InputError
+from loopt.errors import InputError, require
 from loopt.files import explain_os_errors
 from loopt.plan import LoopPlan
 from loopt.report import sheet as sheets
 from loopt.report.comparison import terminal_table
 from loopt.report.curves import draw_by_difficulty, draw_by_loops, require_matplotlib
+from loopt.report.screen import printable, screen
 from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.reproduce.experiment import Experiment, Job, Scale, jobs_of
 from loopt.reproduce.quick import QuickResult, claim, quick
 from loopt.reproduce.ray_launcher import run_on_ray
 from loopt.reproduce.sweep import Folders, run_locally, status_of
-from loopt.reproduce.table import build_sheet, by_difficulty, by_loops
+from loopt.reproduce.table import MOST_SEEDS, build_sheet, by_difficulty, by_loops
 from loopt.training import Session, presets
 
 USAGE = """\
@@ -145,14 +145,19 @@ def main(arguments: list[str]) -> int:
     return _experiment(EXPERIMENTS[name], parse_options(ExperimentOptions, rest, prog, description=description))
 
 
+def _say(text: str) -> None:
+    for line in text.splitlines():
+        print(printable(line))
+
+
 def _quick(options: QuickOptions) -> int:
-    done = quick(replace(presets.phop_cpu(), seed=options.seed), options.out, options.session, print)
+    done = quick(replace(presets.phop_cpu(), seed=options.seed), options.out, options.session, _say)
     if not isinstance(done, QuickResult):
         return report_stop(done, options.out)
-    console = Console()
+    console = screen()
     console.print(terminal_table(done.comparison, "3-hop induction over 32 letters"))
-    console.print(claim(done.comparison), highlight=False)
-    console.print(f"\nThe curves, and one instance solved loop by loop: {done.page}", highlight=False)
+    console.print(claim(done.comparison))
+    console.print(f"\nThe curves, and one instance solved loop by loop: {printable(done.page)}")
     return 0
 
 
@@ -160,9 +165,9 @@ def _experiment(experiment: Experiment, options: ExperimentOptions) -> int:
     require_matplotlib()
     jobs = _selected(experiment, options)
     if options.launcher == "ray":
-        stopped, diverged = run_on_ray(jobs, options.folders, options.session, print, options.gpus_per_run)
+        stopped, diverged = run_on_ray(jobs, options.folders, options.session, _say, options.gpus_per_run)
     else:
-        stopped, diverged = run_locally(jobs, options.folders, options.session, print, options.together)
+        stopped, diverged = run_locally(jobs, options.folders, options.session, _say, options.together)
     _show(experiment, options.scale, options.folders)
     if stopped is not None:
         missing = sum(job.read_result(options.folders.results) is None for job in jobs)
@@ -175,8 +180,7 @@ def _experiment(experiment: Experiment, options: ExperimentOptions) -> int:
 
 def _selected(experiment: Experiment, options: ExperimentOptions) -> list[Job]:
     seeds = options.seeds if options.seeds is not None else experiment.seeds_at(options.scale)
-    if seeds < 1:
-        raise InputError(f"seeds={seeds}: allowed is 1 or more")
+    require(1 <= seeds <= MOST_SEEDS, "seeds", seeds, f"1 to {MOST_SEEDS}", InputError)
     return jobs_of(_with_rows(experiment, options.rows), options.scale, seeds)
 
 
@@ -192,7 +196,7 @@ def _with_rows(experiment: Experiment, plans: Sequence[LoopPlan]) -> Experiment:
 def _show(experiment: Experiment, scale: Scale, folders: Folders) -> None:
     """Prints the table, and writes it and the figures beside the results."""
     sheet = build_sheet(experiment, scale, folders.results)
-    Console().print(sheets.terminal(sheet))
+    screen().print(sheets.terminal(sheet))
     folder = folders.results / experiment.name / scale
     with explain_os_errors(f"write {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -206,12 +210,17 @@ def _show(experiment: Experiment, scale: Scale, folders: Folders) -> None:
         if graded := by_difficulty(experiment, scale, folders.results):
             draw_by_difficulty(graded, folder / "difficulty.png")
             written.append("difficulty.png")
-    print(f"Also as {', '.join(written)} in {folder}")
+    print(f"Also as {', '.join(written)} in {printable(folder)}")
 
 
 def _status(options: StatusOptions) -> int:
     table = Table(title=f"Scale {options.scale}", title_justify="left")
-    for column in ("experiment", "run", f"here, {options.folders.results}", f"the project's, {PROJECT_RESULTS}"):
+    for column in (
+        "experiment",
+        "run",
+        f"here, {printable(options.folders.results)}",
+        f"the project's, {PROJECT_RESULTS}",
+    ):
         table.add_column(column)
     project = replace(options.folders, results=PROJECT_RESULTS, runs=PROJECT_RESULTS)
     for experiment in EXPERIMENTS.values():
@@ -219,7 +228,7 @@ def _status(options: StatusOptions) -> int:
             here, theirs = status_of(job, options.folders), status_of(job, project)
             style = "green" if here.startswith("finished") else "dim" if here == "missing" else "yellow"
             table.add_row(experiment.name, job.name, here, theirs, style=style)
-    Console().print(table)
+    screen().print(table)
     return 0
 
 
@@ -230,9 +239,9 @@ def _table(options: TableOptions) -> int:
     measured = [folder for folder in options.results if any((folder / experiment.name / options.scale).glob("*.json"))]
     for folder in measured or options.results[:1]:
         sheet = build_sheet(experiment, options.scale, folder)
-        sheet = replace(sheet, title=f"{sheet.title}, from {folder}")
+        sheet = replace(sheet, title=f"{sheet.title}, from {printable(folder)}")
         if options.format == "terminal":
-            Console().print(sheets.terminal(sheet))
+            screen().print(sheets.terminal(sheet))
         else:
             print(sheets.markdown(sheet) if options.format == "markdown" else sheets.latex(sheet))
     return 0

@@ -6,18 +6,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from loopt.commands.parsing import parse_options
+from loopt.commands.parsing import checkpoint_named, parse_options
 from loopt.errors import InputError, MissingPackageError
 from loopt.files import explain_os_errors, write_atomically
 from loopt.model import Layer
 from loopt.report.heatmaps import draw_heatmaps
+from loopt.report.screen import printable, screen
 from loopt.runs import Run
 from loopt.similarity import cosine_matrix, layer_groups
 
@@ -34,7 +33,7 @@ class Options:
     """Directory of the run."""
     apart: tuple[int, ...] = ()
     """Compare layers i and i + k, for these k; all that divide the number of layers unless given."""
-    checkpoint: Literal["best", "last"] | int = "best"
+    checkpoint: str = "best"
     """best, last, or a step."""
     out: Path | None = None
     """Directory of the two files; the run's unless given."""
@@ -42,7 +41,7 @@ class Options:
 
 def main(arguments: list[str]) -> int:
     options = parse_options(Options, arguments, "loopt similarity")
-    model = Run.load(options.run).load_model(options.checkpoint)
+    model = Run.load(options.run).load_model(checkpoint_named(options.checkpoint))
     layers = [layer_groups(layer) for layer in model.loop.layers if isinstance(layer, Layer)]
     count = len(layers)
     if count < 2:
@@ -57,13 +56,13 @@ def main(arguments: list[str]) -> int:
         table.add_column(group, justify="right")
     for k in options.apart or [k for k in range(1, count) if count % k == 0]:
         table.add_row(str(k), *(f"{matrix.diagonal(k).mean():.3f}" for matrix in matrices.values()))
-    Console().print(table)
+    screen().print(table)
     folder = options.out or options.run
     with explain_os_errors(f"write {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         cosines = {group: matrix.tolist() for group, matrix in matrices.items()}
         write_atomically(folder / "similarity.json", json.dumps(cosines) + "\n")
-    print(f"All cosines: {folder / 'similarity.json'}; {_drawn(matrices, folder / 'similarity.png')}")
+    print(printable(f"All cosines: {folder / 'similarity.json'}; {_drawn(matrices, folder / 'similarity.png')}"))
     return 0
 
 

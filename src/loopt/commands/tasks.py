@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 
 from loopt import tasks
 from loopt.commands.parsing import choose, first_line, parse_options
 from loopt.errors import InputError
+from loopt.report.screen import screen
 from loopt.source import Split
 from loopt.tasks.audit import Audit, audit
 
@@ -97,7 +97,7 @@ def _audit(name: str, settings: list[str]) -> None:
         table.add_column(column, justify="right" if column else "left")
     for line in rows:
         table.add_row(*line)
-    Console().print(table)
+    screen().print(table)
 
 
 def _audit_rows(audits: list[Audit]) -> dict[str, list[str]]:

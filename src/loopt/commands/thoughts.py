@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +14,7 @@ from loopt.analysis import answers_by_loop
 from loopt.commands.parsing import checkpoint_named, parse_options
 from loopt.devices import DeviceName, pick_device
 from loopt.errors import InputError
+from loopt.report.screen import screen
 from loopt.runs import Run
 from loopt.tasks import IGNORE, Task
 from loopt.text.index import TOKENIZER
@@ -76,7 +76,7 @@ def main(arguments: list[str]) -> int:
             word = decode(token)
             cells.append(Text(f"{word!r} {probability:.1%}", style="green" if right and word == right else ""))
         table.add_row(str(answer.loops), *cells, f"{answer.entropy[position]:.3f}")
-    Console().print(table)
+    screen().print(table)
     return 0
 
 

@@ -9,8 +9,10 @@ from typing import Annotated, Any
 
 import tyro
 
-from loopt.commands.parsing import choose, first_line, parse_options
+from loopt.commands.parsing import choose, first_line, parse_options, path_named
 from loopt.errors import InputError
+from loopt.limits import require_affordable
+from loopt.report.screen import printable
 from loopt.runs import TrainConfig, read_config
 from loopt.runs.optimizers import OPTIMIZERS, with_optimizer
 from loopt.text.source import VOCABULARY, Text
@@ -53,7 +55,7 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--from"]:
         if len(arguments) < 2:
             raise InputError("--from: which config? Give the path of a run's config.json, or of a result file")
-        given, rest = Path(arguments[1]), arguments[2:]
+        given, rest = path_named(arguments[1]), arguments[2:]
         run = given.parent if given.name == "config.json" else Path("runs") / given.stem
         prog, config = f"loopt train --from {given}", read_config(given)
     else:
@@ -65,12 +67,13 @@ def main(arguments: list[str]) -> int:
         name, rest = chosen
         prog, run, config = f"loopt train {name}", Path("runs") / name, presets.PRESETS[name]()
     options = _parse(prog, Options(run, config, Session()), rest)
+    _require_affordable(options.config, options.session)
     outcome = train(options.config, options.run, options.session, callbacks=[_Announcement()])
     if not Ranks.from_environment().first:  # rank 0 prints for all
         return 128 + outcome.signal if outcome.signal else 0
     if not outcome.finished:
         return report_stop(outcome, options.run)
-    print(f"{options.run}: {outcome.reason}, step {outcome.step}; {_figure(outcome.result)}")
+    print(f"{printable(options.run)}: {outcome.reason}, step {outcome.step}; {_figure(outcome.result)}")
     return 0
 
 
@@ -87,6 +90,22 @@ def _parse(prog: str, default: Options, arguments: list[str]) -> Options:
         config = default.config
         default = replace(default, config=replace(config, optim=with_optimizer(config.optim, optimizer)))
     return parse_options(Options, arguments, prog, default=default, description=description)
+
+
+def _require_affordable(config: TrainConfig, session: Session) -> None:
+    """Raises an InputError where the weights with their gradients, or the states that enter the first layer, are more
+    than this machine has memory for: the least that training takes."""
+    model, at_once = config.model, config.batch_size
+    length = model.max_len or config.source.max_len
+    if isinstance(config.source, Text):
+        at_once = min(session.micro_batch or at_once, at_once)
+    elif not model.vocab_size:
+        model = replace(model, vocab_size=config.source.vocab_size)
+    ranks = Ranks.from_environment().size
+    model = replace(model, max_len=length)
+    require_affordable(f"training {model.parameters():,} parameters", memory=2 * model.memory() // ranks)
+    what = f"a batch of {at_once:,} sequences of {length:,} tokens"
+    require_affordable(what, memory=4 * at_once * length * model.d_model // ranks)
 
 
 def _take_option(arguments: list[str], name: str) -> tuple[str | None, list[str]]:
@@ -106,7 +125,8 @@ class _Announcement(Callback):
 
     def begun(self, trainer: Trainer) -> None:
         model = trainer.config.model
-        print(f"{trainer.run.directory}: plan {model.plan}, {model.parameters():,} parameters", file=sys.stderr)
+        where = printable(trainer.run.directory)
+        print(f"{where}: plan {model.plan}, {model.parameters():,} parameters", file=sys.stderr)
 
 
 def _figure(result: dict[str, Any]) -> str:
@@ -117,5 +137,5 @@ def _figure(result: dict[str, Any]) -> str:
 
 def report_stop(outcome: Outcome, where: Path) -> int:
     """Prints why training stopped, and returns the exit code."""
-    print(f"{where}: {outcome.reason}, saved at step {outcome.step}; the same command resumes from there")
+    print(f"{printable(where)}: {outcome.reason}, saved at step {outcome.step}; the same command resumes from there")
     return 128 + outcome.signal if outcome.signal else 0

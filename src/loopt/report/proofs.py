@@ -173,7 +173,7 @@ def comparison_table(comparison: HopComparison, run: str) -> Table:
     for name, model in (("built", comparison.built), (run, comparison.learned)):
         for after in model:
             best = max(after.accuracies)
-            cells = [f"[bold]{a:.0%}[/bold]" if a == best else f"{a:.0%}" for a in after.accuracies]
+            cells = [Text(f"{a:.0%}", style="bold" if a == best else "") for a in after.accuracies]
             table.add_row(f"{name}, loop {after.loops}", *cells)
         table.add_section()
     return table

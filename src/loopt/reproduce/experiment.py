@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from loopt.errors import RunError
-from loopt.files import explain_os_errors, write_atomically
+from loopt.files import explain_os_errors, read_json, write_atomically
 from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
 from loopt.runs import OptimizerConfig, TrainConfig
 from loopt.tasks import Task
 
 Scale = Literal["cpu", "short", "paper"]
+
+WORDS = ("finished", "config", "source", "hardware", "torch", "loopt")
+NUMBERS = ("step", "parameters", "flops", "seconds")
+"""What every result has, besides its accuracies."""
 
 
 @dataclass(frozen=True)
@@ -105,25 +109,51 @@ class Job:
         if not path.exists():
             return None
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise RunError(f"{path}: not a result ({error}); delete it to measure the row again") from None
-        if not self._is_result(found):
-            raise RunError(f"{path}: not a result of this row; delete it to measure the row again")
+            found: dict[str, Any] = read_json(path)
+            for wrong in self._wrong_fields(found):
+                raise RunError(f"{path}: not a result of this row, by its {wrong}")
+        except RunError as error:
+            raise RunError(f"{error}; delete it to measure the row again") from None
         return found
 
-    def _is_result(self, found: Any) -> bool:
-        """Tells whether the file has the accuracies that the table needs; one of an older config may not."""
+    def _wrong_fields(self, found: Any) -> Iterator[str]:
+        """Yields the fields that tables need and the file does not have, or not as they should be."""
         result = found.get("result") if isinstance(found, dict) else None
-        accuracies = result.get("accuracies") if isinstance(result, dict) else None
+        if not isinstance(result, dict):
+            yield "result"
+            return
+        yield from (name for name in WORDS if not isinstance(result.get(name), str))
+        yield from (name for name in NUMBERS if not _is_number(result.get(name), 0, 2**63))
+        if not _is_number(result.get("accuracy"), 0, 1):
+            yield "accuracy"
         tests = self.experiment.columns_of(self.variant, self.scale).keys()
-        return isinstance(accuracies, dict) and accuracies.keys() >= tests
+        if not (_are_shares(result.get("accuracies")) and result["accuracies"].keys() >= tests):
+            yield "accuracies"  # one of an older config may have others
+        curve = found.get("curve")
+        if not (isinstance(curve, list) and all(map(_is_point, curve))):
+            yield "curve"
+        yield from (name for name in ("by_loops", "by_difficulty") if not _are_shares(found.get(name, {})))
+        if not all(loops.isdecimal() and len(loops) < 19 for loops in found.get("by_loops", {})):
+            yield "by_loops"
 
     def write_result(self, results: Path, result: dict[str, Any]) -> None:
         path = self.result_path(results)
         with explain_os_errors(f"write {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(result, indent=1) + "\n")
+
+
+def _is_number(value: Any, least: float, most: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
+def _are_shares(value: Any) -> bool:
+    return isinstance(value, dict) and all(_is_number(share, 0, 1) for share in value.values())
+
+
+def _is_point(value: Any) -> bool:
+    """Tells whether this is a point of a curve: step, accuracy on validation, seconds."""
+    return isinstance(value, list) and len(value) == 3 and all(map(_is_number, value, (0, 0, 0), (2**63, 1, 2**63)))
 
 
 def jobs_of(experiment: Experiment, scale: Scale, seeds: int) -> list[Job]:

@@ -37,7 +37,9 @@ def by_difficulty(experiment: Experiment, scale: Scale, results: Path) -> dict[L
     curves = {}
     for plan, row in TableResults.read(experiment, scale, results).rows.items():
         if len(row.shown) == 1 and all("by_difficulty" in run for run in row.runs):
-            names = row.runs[0]["by_difficulty"]
+            names = [
+                name for name in row.runs[0]["by_difficulty"] if all(name in run["by_difficulty"] for run in row.runs)
+            ]
             curves[plan] = {name: fmean(run["by_difficulty"][name] for run in row.runs) for name in names}
     return curves
 
@@ -229,4 +231,4 @@ def _labelled(plan: LoopPlan, variant: str, numbers: str) -> str:
 
 
 def _best_validation(result: dict[str, Any]) -> float:
-    return max(accuracy for _, accuracy, _ in result["curve"])
+    return max((accuracy for _, accuracy, _ in result["curve"]), default=0.0)

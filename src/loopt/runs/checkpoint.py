@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -21,8 +20,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from loopt.errors import RunError
-from loopt.files import explain_os_errors, sync
+from loopt.errors import InputError, RunError
+from loopt.files import check_signature, explain_os_errors, read_json, signed, sync
+from loopt.runs import codec
 
 FORMAT = 2
 WEIGHTS, OPTIMIZER, STATE = "weights.safetensors", "optimizer.safetensors", "state.json"
@@ -47,6 +47,14 @@ class Best:
 
 
 @dataclass(frozen=True)
+class WrittenFile:
+    """What a file was when it was written."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
 class TrainState:
     """What a run has to remember besides tensors."""
 
@@ -54,12 +62,20 @@ class TrainState:
     """Updates done."""
     config: str
     """Fingerprint of the run's config."""
-    metrics_bytes: int
-    """How much of metrics.jsonl had been written."""
+    metrics: WrittenFile
+    """What metrics.jsonl was; more is written to it later."""
     best: Best | None
     """The best evaluation so far."""
     seconds: float
     """Time spent training so far, over all sessions."""
+
+
+@dataclass(frozen=True)
+class StateFile(TrainState):
+    """What state.json holds: the state, and what the files beside it were."""
+
+    format: int
+    files: dict[str, WrittenFile]
 
 
 def name_of(step: int) -> str:
@@ -70,7 +86,7 @@ def steps_in(directory: Path) -> list[int]:
     """Returns the steps of all checkpoints, whether intact or not, oldest first."""
     if not directory.is_dir():
         return []
-    matches = (re.fullmatch(r"step-(\d+)", entry.name) for entry in directory.iterdir())
+    matches = (re.fullmatch(r"step-(0|[1-9][0-9]*)", entry.name) for entry in directory.iterdir())
     return sorted(int(match.group(1)) for match in matches if match)
 
 
@@ -87,16 +103,15 @@ def save(
     temporary, final = directory / f"{TEMPORARY}{name_of(state.step)}", directory / name_of(state.step)
     with explain_os_errors(f"save the checkpoint {final}", afterwards=intact):
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            temporary.mkdir()
+            temporary.mkdir()  # not the directory itself: where that is gone, so is the run
             files = {}
             for name, tensors in ((WEIGHTS, weights), (OPTIMIZER, optimizer)):
                 save_file(
                     {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}, temporary / name
                 )
-                files[name] = {"bytes": (temporary / name).stat().st_size, "sha256": _sha256(temporary / name)}
-            data = {"format": FORMAT, **asdict(state), "files": files}
-            (temporary / STATE).write_text(json.dumps({**data, "sha256": _sha256_of_json(data)}, indent=1))
+                files[name] = WrittenFile((temporary / name).stat().st_size, _sha256(temporary / name))
+            data = asdict(StateFile(**vars(state), format=FORMAT, files=files))
+            (temporary / STATE).write_text(json.dumps(signed(data), indent=1))
             for name in (WEIGHTS, OPTIMIZER, STATE):
                 sync(temporary / name)
             if kept:
@@ -125,9 +140,9 @@ def remove_leftovers(directory: Path) -> None:
 def load_state(directory: Path, step: int, config: str) -> TrainState:
     """Checks all of a checkpoint and returns its state; a CheckpointError says what is wrong with it."""
     path = directory / name_of(step)
-    state, files = read_state(path)
+    state = read_state(path)
     for name in (WEIGHTS, OPTIMIZER):
-        _check_file(path / name, files[name])
+        _check_file(path / name, state.files[name])
     if state.step != step:
         raise CheckpointError(f"{path}: holds step {state.step}")
     if state.config != config:
@@ -135,21 +150,23 @@ def load_state(directory: Path, step: int, config: str) -> TrainState:
     return state
 
 
-def read_state(path: Path) -> tuple[TrainState, dict[str, Any]]:
-    """Reads a checkpoint's state.json, and returns it with what it says about the other files, which are not read."""
+def read_state(path: Path) -> StateFile:
+    """Reads a checkpoint's state.json; the files that it tells of are not read."""
+    file = path / STATE
+    if not file.is_file():
+        raise CheckpointError(f"{path}: {STATE} is missing")
     try:
-        data = json.loads((path / STATE).read_text())
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: {STATE} is missing") from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: {STATE} cannot be read ({error})") from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        data = read_json(file)
         found = data.get("format") if isinstance(data, dict) else None
-        raise CheckpointError(f"{path}: written in format {found}; this version of loopt reads format {FORMAT}")
-    if data.pop("sha256", None) != _sha256_of_json(data):
-        raise CheckpointError(f"{path}: {STATE} has changed since it was written (SHA-256 differs)")
-    best = Best(**data["best"]) if data["best"] else None
-    return TrainState(data["step"], data["config"], data["metrics_bytes"], best, data["seconds"]), data["files"]
+        if found != FORMAT:
+            shown = codec.shown(found)
+            raise CheckpointError(f"{file}: written in format {shown}; this version of loopt reads format {FORMAT}")
+        state: StateFile = codec.decode(StateFile, check_signature(data, file), str(file))
+    except InputError as error:
+        raise CheckpointError(str(error)) from None
+    if state.files.keys() != {WEIGHTS, OPTIMIZER}:
+        raise CheckpointError(f"{file}: files={list(state.files)}: allowed are {WEIGHTS} and {OPTIMIZER}")
+    return state
 
 
 def load_weights(directory: Path, step: int, model: torch.nn.Module) -> None:
@@ -184,23 +201,19 @@ def _load(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: cannot be read ({error})") from None
 
 
-def _check_file(path: Path, expected: dict[str, Any]) -> None:
+def _check_file(path: Path, expected: WrittenFile) -> None:
     if not path.is_file():
         raise CheckpointError(f"{path.parent}: {path.name} is missing")
     size = path.stat().st_size
-    if size != expected["bytes"]:
-        raise CheckpointError(f"{path.parent}: {path.name} has {size} bytes where {expected['bytes']} were written")
-    if _sha256(path) != expected["sha256"]:
+    if size != expected.bytes:
+        raise CheckpointError(f"{path.parent}: {path.name} has {size} bytes where {expected.bytes} were written")
+    if _sha256(path) != expected.sha256:
         raise CheckpointError(f"{path.parent}: {path.name} has changed since it was written (SHA-256 differs)")
 
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sha256_of_json(data: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def _describe(tensor: Tensor | None) -> str:

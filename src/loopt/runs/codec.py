@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -31,7 +32,7 @@ def to_json(config: TrainConfig) -> dict[str, Any]:
 
 def from_json(data: Any) -> TrainConfig:
     """Returns the config that ``to_json`` gave, or raises a ConfigError that names the field."""
-    config: TrainConfig = _decode(TrainConfig, data, "config")
+    config: TrainConfig = decode(TrainConfig, data, "config")
     return config
 
 
@@ -68,38 +69,47 @@ def _encode(value: Any, with_places: bool = True) -> Any:
             if with_places or field.metadata != PLACE
         }
         return {"name": value.name, **encoded} if isinstance(value, CHOICES) else encoded
+    if isinstance(value, float) and math.isinf(value):
+        return str(value)  # JSON has no number for it
     return list(value) if isinstance(value, tuple) else value
 
 
-def _decode(kind: Any, value: Any, where: str) -> Any:
+def decode(kind: Any, value: Any, where: str) -> Any:
+    """Returns a value of this kind, often a dataclass, from what JSON has of it; a ConfigError names what is wrong."""
     if kind is LoopPlan:
         try:
             return LoopPlan.parse(_expect(str, value, where))
         except PlanError as error:
-            raise ConfigError(f"{where}: {error}") from None
+            first_line, *_ = str(error).splitlines()  # the others point at a character of it
+            raise ConfigError(f"{where}: {first_line}") from None
     if kind in CHOICES:
         settings = dict(_expect(dict, value, where))
         name = settings.pop("name", None)
         kinds = _kinds_of(kind)
         if not isinstance(name, str) or name not in kinds:
-            raise ConfigError(f"{where}.name={name}: allowed is {' | '.join(kinds)}")
-        return _decode(kinds[name], settings, where)
+            raise ConfigError(f"{where}.name={shown(name)}: allowed is {' | '.join(kinds)}")
+        return decode(kinds[name], settings, where)
     if dataclasses.is_dataclass(kind):
         return _decode_fields(kind, _expect(dict, value, where), where)
     if get_origin(kind) in (Union, types.UnionType):
         (wanted,) = (option for option in get_args(kind) if option is not type(None))
-        return None if value is None else _decode(wanted, value, where)
+        return None if value is None else decode(wanted, value, where)
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
-            raise ConfigError(f"{where}={value}: allowed is {' | '.join(map(str, get_args(kind)))}")
+            raise ConfigError(f"{where}={shown(value)}: allowed is {' | '.join(map(str, get_args(kind)))}")
         return value
     if get_origin(kind) is tuple:
         element, *others = get_args(kind)
         length = len(_expect(list, value, where))
         if others != [...] and length != 1 + len(others):
-            raise ConfigError(f"{where}={value}: allowed are {1 + len(others)} values")
-        return tuple(_decode(element, v, f"{where}[{i}]") for i, v in enumerate(value))
+            raise ConfigError(f"{where}={shown(value)}: allowed are {1 + len(others)} values")
+        return tuple(decode(element, v, f"{where}[{i}]") for i, v in enumerate(value))
+    if get_origin(kind) is dict:
+        _, element = get_args(kind)
+        return {name: decode(element, v, f"{where}.{shown(name)}") for name, v in _expect(dict, value, where).items()}
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(_expect(int, value, where))
+    if kind is float and value in ("inf", "-inf"):
         return float(value)
     return _expect(kind, value, where)
 
@@ -108,14 +118,25 @@ def _decode_fields(kind: Any, data: dict[str, Any], where: str) -> Any:
     hints = get_type_hints(kind)
     fields = {field.name: field for field in dataclasses.fields(kind)}
     for name in data.keys() - fields.keys():
-        raise ConfigError(f"{where}.{name}: no such field; allowed are {', '.join(fields)}")
+        raise ConfigError(f"{where}.{shown(name)}: no such field; allowed are {', '.join(fields)}")
     for name in fields.keys() - data.keys():
         if fields[name].metadata != PLACE:
             raise ConfigError(f"{where}.{name}: missing")
-    return kind(**{name: _decode(hints[name], value, f"{where}.{name}") for name, value in data.items()})
+    return kind(**{name: decode(hints[name], value, f"{where}.{name}") for name, value in data.items()})
 
 
 def _expect(kind: type, value: Any, where: str) -> Any:
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-        raise ConfigError(f"{where}={value!r}: allowed is a value of type {kind.__name__}")
+        raise ConfigError(f"{where}={shown(repr(value))}: allowed is a value of type {kind.__name__}")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:  # as long as what is written can be read back
+        raise ConfigError(f"{where}={shown(value)}: allowed are numbers of 64 bits")
+    if isinstance(value, float) and math.isnan(value):
+        raise ConfigError(f"{where}={value}: allowed is a number")
     return value
+
+
+def shown(value: Any) -> str:
+    """Returns a value as it fits into the line of an error message."""
+    long = isinstance(value, int) and abs(value) >= 2**64
+    text = hex(value) if long else str(value)  # Python refuses to write thousands of decimal digits
+    return (text if text.isprintable() else repr(text))[:80]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from loopt.errors import require
+from loopt.limits import LARGEST
 from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
 from loopt.runs.loop_counts import LoopCounts
@@ -80,7 +81,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "log_every", "eval_every", "eval_examples", "test_examples"):
-            require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+            require(1 <= getattr(self, name) <= LARGEST, name, getattr(self, name), f"1 to {LARGEST}")
         fewest = self.source.smallest_batch
         allowed = f"{fewest} or more, one example for each task of the mixture"
         require(self.batch_size >= fewest, "batch_size", self.batch_size, allowed)

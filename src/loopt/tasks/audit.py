@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from loopt.limits import require_affordable
 from loopt.random_bits import Stream
 from loopt.source import Split
 from loopt.tasks.base import IGNORE, Task, check_integer
@@ -57,6 +58,9 @@ def audit(task: Task, examples: int = 100_000, seed: int = 0) -> list[Audit]:
     tests = task.tests
     kinds = len(task.vocabulary)
     width = max(one.length for one in (task, *tests.values()))
+    features = min(MAX_FEATURES, (kinds + 1) * max(kinds + 1, width))
+    what = f"task {task.name}: an audit of {examples:,} examples of {width:,} tokens"
+    require_affordable(what, memory=examples * (16 * width + 4 * features))
     train = _collect(task, examples, seed, "train", width)
     shortcuts = _fit(train, kinds)
     repeated = examples - len(train.rows.unique())

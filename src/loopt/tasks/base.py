@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from loopt.errors import InputError, require
+from loopt.limits import LARGEST, require_affordable
 from loopt.random_bits import Stream
 from loopt.source import Source, Split
 
@@ -22,6 +23,8 @@ Supervision = Literal["last", "every"]
 """Which positions the loss counts: those of the answer, or every one that has a label."""
 
 MAX_INDEX = 2**62
+BYTES_OF_TOKEN = 64
+"""Memory that drawing one token of an example takes at least: some eight tensors of 64-bit integers."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ class Task(Source):
 
     def __post_init__(self) -> None:
         if self.train_examples is not None:
-            require(self.train_examples >= 1, "train_examples", self.train_examples, "1 or more, or none")
+            allowed = 1 <= self.train_examples <= MAX_INDEX
+            require(allowed, "train_examples", self.train_examples, "1 to 2^62, or none")
         require(0 <= self.answer_weight <= 1, "answer_weight", self.answer_weight, "0 to 1")
         if self.target_accuracy is not None:
             require(0 < self.target_accuracy <= 1, "target_accuracy", self.target_accuracy, "more than 0, at most 1")
@@ -102,6 +106,8 @@ class Task(Source):
         """
         check_integer(self.name, "seed", seed, -(2**63), 2**63 - 1)
         check_choice(self.name, "split", split, get_args(Split))
+        what = f"task {self.name}: {len(indices):,} examples of {self.length:,} tokens"
+        require_affordable(what, memory=BYTES_OF_TOKEN * len(indices) * self.length)
         return self.draw(_index_tensor(self.name, indices, device), Stream(self.name, seed, split))
 
     @abstractmethod
@@ -137,14 +143,13 @@ class Task(Source):
         """Returns one example as text for people, with its answer and how it comes about."""
 
 
-def check_integer(task: str, field: str, value: Any, at_least: int, at_most: int | None = None) -> None:
+def check_integer(task: str, field: str, value: Any, at_least: int, at_most: int = LARGEST) -> None:
     is_integer = isinstance(value, int) and not isinstance(value, bool)
-    if not (is_integer and at_least <= value and (at_most is None or value <= at_most)):
-        allowed = f"{at_least} or more" if at_most is None else f"{at_least} to {at_most}"
-        raise InputError(f"task {task}: {field}={value!r}; allowed are integers, {allowed}")
+    if not (is_integer and at_least <= value <= at_most):
+        raise InputError(f"task {task}: {field}={value!r}; allowed are integers, {at_least} to {at_most}")
 
 
-def different_integers(task: str, field: str, given: Any, at_least: int, at_most: int | None = None) -> tuple[int, ...]:
+def different_integers(task: str, field: str, given: Any, at_least: int, at_most: int = LARGEST) -> tuple[int, ...]:
     """Returns ``given`` as a tuple, checked: the command line gives one, JSON a list, and PHop(p=3) reads best."""
     values = tuple(given) if isinstance(given, list | tuple) else (given,)
     for value in values:

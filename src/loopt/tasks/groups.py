@@ -27,7 +27,6 @@ loopt.errors.InputError: group table: not associative: (1∘2)∘2 = 0 but 1∘(
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -40,6 +39,7 @@ import torch
 from torch import Tensor
 
 from loopt.errors import InputError
+from loopt.files import read_json
 
 MAX_ORDER = 1000
 """S6 has 720 elements; a table of S7 would have 25 million entries."""
@@ -101,7 +101,7 @@ def group(name: str) -> Group:
     """Returns the group of that name, or the one whose table is in the JSON file of that name."""
     if not isinstance(name, str):
         raise InputError(f"group {name!r} is not known; allowed are {_KNOWN}")
-    return _from_file(name) if name.endswith(".json") else _by_name(name)
+    return _from_file(name) if name.endswith(".json") and "\0" not in name else _by_name(name)
 
 
 def factors(name: str) -> tuple[tuple[str, int], ...]:
@@ -187,13 +187,7 @@ def _cycles(permutation: Sequence[int]) -> str:
 
 
 def _from_file(name: str) -> Group:
-    try:
-        table = json.loads(Path(name).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"group {name!r} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"group {name!r} is not JSON: {str(error).splitlines()[0]}") from None
-    return Group.from_table(table, name)
+    return Group.from_table(read_json(Path(name), InputError), name)
 
 
 def _rows(table: Any, name: str) -> tuple[tuple[int, ...], ...]:

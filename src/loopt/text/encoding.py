@@ -111,15 +111,15 @@ class Encoder:
     """Encodes pieces to token ids by split, every document followed by the end-of-document token."""
 
     def __init__(self, tokenizer: TokenizerFile, end_of_document_id: int, id_type: IdType) -> None:
-        self._tokenizer = tokenizer.tokenizer
+        self._tokenizer = tokenizer
         self._end = end_of_document_id
         self._id_type = np.dtype(id_type).newbyteorder("<")
 
     def __call__(self, pieces: list[Piece]) -> Encoded:
-        encodings = self._tokenizer.encode_batch_fast([piece.text for piece in pieces], add_special_tokens=False)
         ids: dict[Split, list[list[int]]] = {split: [] for split in SPLITS}
-        for piece, encoding in zip(pieces, encodings, strict=True):
-            ids[piece.split].append(encoding.ids)
+        encoded = self._tokenizer.encode([piece.text for piece in pieces])
+        for piece, piece_ids in zip(pieces, encoded, strict=True):
+            ids[piece.split].append(piece_ids)
             if piece.ends_document:
                 ids[piece.split].append([self._end])
         return {split: self._joined(lists) for split, lists in ids.items()}

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loopt.errors import InputError
-from loopt.text.text_files import INSTALL, Document, text_of
+from loopt.text.compressed import INSTALL
+from loopt.text.text_files import Document, text_of
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,9 @@ class HubDataset:
             revision = None if Path(dataset).exists() else HfApi().dataset_info(dataset).sha
         return cls(spec, dataset, config or None, split or "train", revision, text_field)
 
-    def identity(self, only_begun: bool) -> str:
-        return f"{self.dataset} {self.config} {self.split} {self.revision}"
+    @property
+    def version(self) -> str | None:
+        return f"{self.dataset} {self.config} {self.split} {self.revision}" if self.revision else None
 
     def documents(self, start: int) -> Iterator[Document]:
         with _explain_errors(self.name):

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from loopt.errors import InputError
-from loopt.files import write_atomically
-from loopt.source import Split
+from loopt.errors import InputError, require
+from loopt.files import check_signature, read_json, signed, write_atomically
+from loopt.source import SPLITS, Split
 from loopt.text.corpus import Position
 
-FORMAT = 2
+FORMAT = 3
 INDEX = "index.json"
 UNFINISHED = "unfinished.json"
 TOKENIZER = "tokenizer.json"
@@ -47,6 +47,10 @@ class Recipe:
     shard_bytes: int
 
     def __post_init__(self) -> None:
+        require(self.id_type in LARGEST_VOCABULARY, "id_type", self.id_type, " | ".join(LARGEST_VOCABULARY))
+        require(self.vocab_size >= 1, "vocab_size", self.vocab_size, "1 or more")
+        end = self.end_of_document_id
+        require(0 <= end < self.vocab_size, "end_of_document_id", end, f"0 to {self.vocab_size - 1}")
         if self.vocab_size > LARGEST_VOCABULARY[self.id_type]:
             raise InputError(
                 f"id_type={self.id_type}: a vocabulary of {self.vocab_size} is too large for it; "
@@ -65,6 +69,15 @@ class Shard:
     text_bytes: int
     sha256: str
 
+    def __post_init__(self) -> None:
+        require(self.split in SPLITS, "split", self.split, " | ".join(SPLITS))
+        require(self.tokens >= 1, "tokens", self.tokens, "1 or more")
+
+
+def shard_name(split: Split, number: int) -> str:
+    """Returns the name of a split's shard; there are no other names, so that an index cannot name another file."""
+    return f"{split}-{number:05}.bin"
+
 
 @dataclass(frozen=True)
 class Index:
@@ -73,10 +86,8 @@ class Index:
     recipe: Recipe
     sources: tuple[str, ...]
     """The sources as the user named them."""
-    sources_sha256: str
-    """A hash that changes with the sources read so far."""
     position: Position
-    """How far the sources have been read."""
+    """How far the sources have been read, with a hash of what was read."""
     shards: tuple[Shard, ...]
 
     @property
@@ -101,32 +112,46 @@ class Index:
 
     def write(self, path: Path) -> None:
         written = {"format": FORMAT, "fingerprint": self.fingerprint} | asdict(self)
-        write_atomically(path, json.dumps(written, indent=1).encode())
+        write_atomically(path, json.dumps(signed(written), indent=1).encode())
 
     @classmethod
     def read(cls, path: Path) -> Index:
-        """Reads an index, checking its format and fingerprint."""
+        """Reads an index, checking that it is what was written and names nothing outside of its directory."""
+        if not path.is_file():
+            raise InputError(f"{path}: not a file")
+        written = read_json(path, InputError)
+        if isinstance(written, dict) and "format" in written and written["format"] != FORMAT:
+            raise InputError(f"{path}: format {written['format']}; this version reads format {FORMAT}")
+        content = check_signature(written, path)
         try:
-            written = json.loads(path.read_bytes())
-            if written["format"] != FORMAT:
-                raise InputError(f"{path}: format {written['format']}; this version reads format {FORMAT}")
-            index = _from_json(written)
-            if index.fingerprint != written["fingerprint"]:
-                raise InputError(f"{path}: changed since it was written: its fingerprint is not that of its contents")
-        except InputError:
-            raise
-        except OSError as error:
-            raise InputError(f"{path}: cannot be read: {error.strerror}") from None
-        except (ValueError, KeyError, TypeError) as error:
+            index = _from_json(content)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"{path}: not an index of prepared text: {error!r}") from None
+        for split in SPLITS:
+            for number, shard in enumerate(index.of(split)):
+                allowed = shard_name(split, number)
+                require(shard.file == allowed, f"{path}: file", shard.file, allowed, InputError)
         return index
 
 
 def _from_json(written: dict[str, Any]) -> Index:
-    return Index(
-        Recipe(**written["recipe"]),
-        tuple(written["sources"]),
-        written["sources_sha256"],
-        Position(*written["position"]),
-        tuple(Shard(**shard) for shard in written["shards"]),
-    )
+    source, next, sha256 = written["position"]
+    shards = tuple(_checked(Shard, shard) for shard in written["shards"])
+    position = Position(int(source), int(next), str(sha256))
+    return Index(_checked(Recipe, written["recipe"]), tuple(map(str, written["sources"])), position, shards)
+
+
+Checked = TypeVar("Checked", Recipe, Shard)
+
+
+def _checked(kind: type[Checked], written: dict[str, Any]) -> Checked:
+    """Returns a recipe or a shard, or raises a TypeError where a field is missing or of another type."""
+    made = kind(**written)
+    types: dict[str, type | tuple[type, ...]] = {"int": int, "float": (int, float)}
+    for field in fields(made):
+        allowed = types.get(str(field.type), str)
+        if not isinstance(getattr(made, field.name), allowed):
+            raise TypeError(f"{field.name}={getattr(made, field.name)!r}")
+    return made

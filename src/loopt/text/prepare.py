@@ -12,15 +12,17 @@ from typing import Literal
 import numpy as np
 
 from loopt.errors import InputError, require
-from loopt.files import explain_os_errors, try_lock, write_atomically
+from loopt.files import explain_os_errors, put_in_place, temporary_of, try_lock, write_atomically
 from loopt.source import SPLITS, Split
 from loopt.text.corpus import START, Corpus
 from loopt.text.encoding import PieceBatch, batches, encode_batches
-from loopt.text.index import INDEX, LARGEST_VOCABULARY, TOKENIZER, UNFINISHED, Index, Recipe
-from loopt.text.shards import ShardWriter
+from loopt.text.index import INDEX, LARGEST_VOCABULARY, TOKENIZER, UNFINISHED, Index, Recipe, shard_name
+from loopt.text.shards import ShardWriter, sha256_of
 from loopt.text.tokenizer import END_OF_DOCUMENT, TokenizerFile
 
 LOCK = ".lock"
+MOST_SHARD_BYTES = 2**40
+MOST_WORKERS = 1024
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class Settings:
             require(0 <= getattr(self, split) < 1, split, getattr(self, split), "0 to less than 1")
         left = 1 - self.validation
         require(self.test < left, "test", self.test, f"less than {left:g}, beside validation")
-        require(self.shard_bytes >= 1, "shard_bytes", self.shard_bytes, "1 or more")
+        fits = 1 <= self.shard_bytes <= MOST_SHARD_BYTES
+        require(fits, "shard_bytes", self.shard_bytes, f"1 to {MOST_SHARD_BYTES}")
 
     def recipe(self, tokenizer: TokenizerFile) -> Recipe:
         """Returns the recipe of these settings with this tokenizer."""
@@ -88,8 +91,7 @@ def prepare(
     settings: Settings, directory: Path, workers: int, report: Callable[[Progress], None] = lambda progress: None
 ) -> Index:
     """Fills ``directory``, or resumes filling it, and returns its index. One that is finished is left alone."""
-    if workers < 1:
-        raise InputError(f"workers={workers}: allowed is 1 or more")
+    require(1 <= workers <= MOST_WORKERS, "workers", workers, f"1 to {MOST_WORKERS}")
     tokenizer = TokenizerFile.find(settings.tokenizer)
     recipe = settings.recipe(tokenizer)
     corpus = Corpus.find(settings.source, settings.text_field)
@@ -98,21 +100,28 @@ def prepare(
         if (directory / INDEX).exists():
             finished = Index.read(directory / INDEX)
             _refuse_other_settings(finished, recipe, corpus, directory)
-            (directory / UNFINISHED).unlink(missing_ok=True)  # left by a process killed right at the end
             return finished
         if (directory / UNFINISHED).exists():
             index = Index.read(directory / UNFINISHED)
             _refuse_other_settings(index, recipe, corpus, directory)
         else:
-            index = Index(recipe, (), corpus.identity(START), START, ())
+            index = Index(recipe, (), START, ())
         index = replace(index, sources=settings.source)
-        _remove_leftovers(directory, index)
-        write_atomically(directory / TOKENIZER, tokenizer.text.encode())
+        _remove_temporaries(directory, index)
+        index.write(directory / UNFINISHED)  # first, so that whatever else is there is known to be made here
+        _write_tokenizer(tokenizer, directory / TOKENIZER)
         index = _write_shards(index, directory, corpus, tokenizer, workers, report)
         _refuse_useless(index, settings, directory)
-        index.write(directory / INDEX)
-        (directory / UNFINISHED).unlink(missing_ok=True)
+        index.write(directory / UNFINISHED)
+        put_in_place(directory / UNFINISHED, directory / INDEX)
     return index
+
+
+def _write_tokenizer(tokenizer: TokenizerFile, path: Path) -> None:
+    if not path.exists():
+        write_atomically(path, tokenizer.text.encode())
+    elif sha256_of(path) != tokenizer.sha256:
+        raise InputError(f"{path}: not the tokenizer that {path.parent} was begun with; move it away")
 
 
 def _write_shards(
@@ -125,7 +134,6 @@ def _write_shards(
 ) -> Index:
     """Encodes what has not been read yet, one shard of every split at a time, and returns the complete index."""
     counter = _ProgressCounter(index, corpus)
-    index.write(directory / UNFINISHED)
     to_encode = batches(corpus.documents(index.position), index.recipe)
     shards = _new_shards(index, directory)
     for batch, ids in encode_batches(to_encode, tokenizer, index.recipe, workers):
@@ -134,11 +142,11 @@ def _write_shards(
         report(counter.with_batch(batch, sum(map(len, ids.values()))))
         if batch.ends_shard:
             written = tuple(shard.finish() for shard in shards.values() if shard.tokens)
-            read = corpus.identity(batch.position)
-            index = replace(index, shards=index.shards + written, position=batch.position, sources_sha256=read)
+            index = replace(index, shards=index.shards + written, position=batch.position)
             index.write(directory / UNFINISHED)
             shards = _new_shards(index, directory)
-    return replace(index, position=corpus.end, sources_sha256=corpus.identity(corpus.end))
+    assert corpus.end
+    return replace(index, position=corpus.end)
 
 
 def _new_shards(index: Index, directory: Path) -> dict[Split, ShardWriter]:
@@ -171,9 +179,8 @@ def _refuse_other_settings(index: Index, recipe: Recipe, corpus: Corpus, directo
         before, now = getattr(index.recipe, field.name), getattr(recipe, field.name)
         if before != now:
             raise InputError(f"{directory} was begun with {field.name}={before}, now {now}: {otherwise}")
-    complete = (directory / INDEX).exists()
-    as_long = corpus.end == index.position if complete else corpus.end >= index.position
-    if not as_long or corpus.identity(index.position) != index.sources_sha256:
+    grown = (directory / INDEX).exists() and not corpus.is_all_of(index.position)
+    if grown or corpus.has_changed(index.position):
         raise InputError(
             f"{directory} was begun with source={' '.join(index.sources)}, and what was read of it has changed since, "
             f"or is not what source names now: {otherwise}"
@@ -201,25 +208,30 @@ def _refuse_useless(index: Index, settings: Settings, directory: Path) -> None:
         )
     else:
         return
-    _remove_leftovers(directory, replace(index, shards=()))
-    for name in (UNFINISHED, TOKENIZER):
-        (directory / name).unlink(missing_ok=True)
+    _remove_temporaries(directory, index)
+    made = {shard.file: shard.sha256 for shard in index.shards}
+    if Path(settings.tokenizer).resolve() not in (directory.resolve(), (directory / TOKENIZER).resolve()):
+        made[TOKENIZER] = index.recipe.tokenizer_sha256
+    for name, sha256 in made.items():
+        if sha256_of(directory / name) == sha256:
+            (directory / name).unlink()
+    (directory / UNFINISHED).unlink()
     raise InputError(problem)
 
 
-def _remove_leftovers(directory: Path, index: Index) -> None:
-    """Removes the files of a killed process that the index does not list."""
-    known = {shard.file for shard in index.shards}
-    for path in [*directory.glob(".*.tmp"), *(p for s in SPLITS for p in directory.glob(f"{s}-*.bin"))]:
-        if path.name not in known:
-            path.unlink()
+def _remove_temporaries(directory: Path, index: Index) -> None:
+    """Removes what a killed process was writing."""
+    shards = [shard_name(split, len(index.of(split))) for split in SPLITS]
+    for name in (UNFINISHED, TOKENIZER, *shards):
+        temporary_of(directory / name).unlink(missing_ok=True)
 
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     """Locks the directory for this process alone."""
     if directory.exists() and not any((directory / name).exists() for name in (INDEX, UNFINISHED)):
-        others = [path for path in directory.iterdir() if path.name not in (LOCK, TOKENIZER) and path.suffix != ".tmp"]
+        begun = (LOCK, temporary_of(directory / UNFINISHED).name)
+        others = [path for path in directory.iterdir() if path.name not in begun]
         if others:
             raise InputError(f"out={directory}: holds {others[0].name}; choose an empty or a new directory")
     directory.mkdir(parents=True, exist_ok=True)

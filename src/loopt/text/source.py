@@ -71,7 +71,7 @@ class Text(Source):
         corpus = Corpus.find([self.data], "text")
         if (beside / INDEX).exists():
             index = Index.read(beside / INDEX)
-            if index.position != corpus.end or index.sources_sha256 != corpus.identity(corpus.end):
+            if not corpus.is_all_of(index.position) or corpus.has_changed(index.position):
                 raise InputError(
                     f"data={self.data}: {beside} was made from {' '.join(index.sources)}, which is not this text or "
                     f"has changed since; choose another --run, or resume with --data {beside}"

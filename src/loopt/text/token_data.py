@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
+import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from loopt.errors import InputError
+from loopt.files import read_json, write_atomically
 from loopt.source import SPLITS, Split
 from loopt.text.index import INDEX, TOKENIZER, UNFINISHED, Index, Shard
+from loopt.text.shards import sha256_of
 from loopt.text.tokenizer import TokenizerFile
 
+VERIFIED = ".verified.json"
 _PREPARE_AGAIN = "it is not what was prepared: prepare it again"
 
 
@@ -34,7 +38,7 @@ class TokenData:
 
     @classmethod
     def open(cls, directory: Path | str) -> TokenData:
-        """Opens a prepared directory and checks index, tokenizer and sizes of shards; ``verify`` checks every byte."""
+        """Opens a prepared directory and checks it, every byte of shards that are new or have changed included."""
         directory = Path(directory)
         if not (directory / INDEX).exists():
             if (directory / UNFINISHED).exists():
@@ -42,6 +46,7 @@ class TokenData:
             raise InputError(f"data {directory}: no {INDEX} there; make it with: loopt data prepare --out {directory}")
         data = cls(directory, Index.read(directory / INDEX))
         data.tokenizer_file()
+        data.verify(again=False)
         return data
 
     @property
@@ -108,6 +113,8 @@ class TokenData:
     def tokenizer_file(self) -> TokenizerFile:
         """Returns the file of the tokenizer that made the tokens; using it needs the tokenizers package."""
         path = self.directory / TOKENIZER
+        if not path.is_file():
+            raise InputError(f"data {self.directory}: {TOKENIZER} is missing or not a file")
         try:
             found = TokenizerFile(str(path), path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
@@ -116,18 +123,38 @@ class TokenData:
             raise InputError(f"data {self.directory}: {TOKENIZER} is not the one that made these tokens")
         return found
 
-    def verify(self) -> None:
-        """Reads every shard, and raises an InputError where its hash is not the one in the index."""
-        for shard in self.index.shards:
-            with (self.directory / shard.file).open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != shard.sha256:
-                    raise InputError(f"shard {self.directory / shard.file}: its contents changed; {_PREPARE_AGAIN}")
+    def verify(self, again: bool = True) -> None:
+        """Reads the shards, and raises an InputError where one is not what the index says; unless ``again``, only those
+        which have changed since they were last verified."""
+        before = {} if again else self._verified_before()
+        verified: dict[str, list[Any]] = {}
+        for split in SPLITS:
+            for shard, tokens in zip(self.index.of(split), self._shards[split], strict=True):
+                path = self.directory / shard.file
+                state = path.stat()
+                verified[shard.file] = [shard.sha256, state.st_size, state.st_mtime_ns, state.st_ctime_ns]
+                if before.get(shard.file) == verified[shard.file]:
+                    continue
+                if sha256_of(path) != shard.sha256:
+                    raise InputError(f"shard {path}: its contents changed; {_PREPARE_AGAIN}")
+                if tokens.max() >= self.vocab_size:
+                    raise InputError(f"shard {path}: token id {tokens.max()}; allowed is up to {self.vocab_size - 1}")
+        if verified != before:
+            with suppress(OSError):  # in a read-only directory, they are verified each time
+                write_atomically(self.directory / VERIFIED, json.dumps(verified))
+
+    def _verified_before(self) -> dict[str, Any]:
+        try:
+            before = read_json(self.directory / VERIFIED, InputError)
+        except InputError:
+            return {}
+        return before if isinstance(before, dict) else {}
 
     def _mapped(self, shard: Shard) -> NDArray[np.unsignedinteger]:
         path = self.directory / shard.file
         id_type = np.dtype(self.index.recipe.id_type)
         expected = shard.tokens * id_type.itemsize
-        size = path.stat().st_size if path.exists() else None
+        size = path.stat().st_size if path.is_file() else None
         if size != expected:
             found = "missing" if size is None else f"{size} bytes"
             raise InputError(f"shard {path}: {found}, the index says {expected} bytes; {_PREPARE_AGAIN}")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from loopt.errors import InputError
-from loopt.text.text_files import INSTALL
+from loopt.errors import InputError, require
+from loopt.files import parse_json
+from loopt.text.compressed import INSTALL
 
 END_OF_DOCUMENT = "<|endoftext|>"
 BYTES = 256
+MOST_TOKENS = 2**22
+"""Training takes memory for all of them from the start."""
 _FILE = "tokenizer.json"
 _CONFIG = "tokenizer_config.json"
 
@@ -29,20 +32,14 @@ class TokenizerFile:
     @classmethod
     def find(cls, name: str) -> TokenizerFile:
         """Returns the tokenizer of a file, of a folder with a tokenizer.json, or of that name on the hub."""
-        path = Path(name)
-        if path.is_dir():
-            if not (path / _FILE).exists():
-                raise _no_file(name, (path / _CONFIG).read_text() if (path / _CONFIG).exists() else "")
-            path = path / _FILE
-        elif not path.exists():
-            if path.suffix == ".json" or path.is_absolute() or len(path.parts) > 2:
-                raise InputError(f"tokenizer {name}: no such file")
-            path = _downloaded(name)
         try:
+            path = _path_of(name)
+            if not path.is_file():
+                raise InputError(f"tokenizer {name}: not a file, but a folder, a pipe or a device")
             found = cls(name, path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"tokenizer {name}: cannot be read: {error}") from None
-        found.tokenizer  # noqa: B018 (an invalid file fails now)
+            raise InputError(f"tokenizer {name[:200]}: cannot be read: {error}") from None
+        found.vocab_size  # noqa: B018 (an invalid file fails now)
         return found
 
     @property
@@ -52,21 +49,42 @@ class TokenizerFile:
     @cached_property
     def tokenizer(self) -> Any:
         """Returns the ``tokenizers.Tokenizer``, which encodes special tokens written out in the text as plain text."""
-        try:
-            tokenizer = _tokenizers().Tokenizer.from_str(self.text)
-        except InputError:
-            raise
-        except Exception as error:  # the package raises nothing more specific
-            raise InputError(f"tokenizer {self.name}: not a file of the tokenizers package: {error}") from None
-        tokenizer.encode_special_tokens = True
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
+        package = _tokenizers()
+        with self._explain_errors("not a file of the tokenizers package"):
+            tokenizer = package.Tokenizer.from_str(self.text)
+            tokenizer.encode_special_tokens = True
+            tokenizer.no_truncation()
+            tokenizer.no_padding()
         return tokenizer
+
+    def encode(self, texts: list[str]) -> list[list[int]]:
+        """Returns the token ids of each text."""
+        with self._explain_errors("fails to encode"):
+            return [one.ids for one in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def decode(self, ids: list[int]) -> str:
+        """Returns the text of token ids, special tokens written out."""
+        with self._explain_errors("fails to decode"):
+            text: str = self.tokenizer.decode(ids, skip_special_tokens=False)
+        return text
+
+    @contextmanager
+    def _explain_errors(self, problem: str) -> Iterator[None]:
+        """Turns what the package raises into an InputError; its panics are no ``Exception``."""
+        try:
+            yield
+        except (InputError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            first = str(error).strip().partition("\n")[0]
+            raise InputError(f"tokenizer {self.name}: {problem}: {first[:500]}") from None
 
     @cached_property
     def vocab_size(self) -> int:
         """Returns one more than the largest token id; ids may have gaps."""
-        return 1 + max(self.tokenizer.get_vocab().values(), default=-1)
+        size = 1 + max(self.tokenizer.get_vocab().values(), default=-1)
+        require(size >= 1, f"tokenizer {self.name}: vocab_size", size, "1 or more", InputError)
+        return size
 
     def id_of(self, token: str) -> int:
         found: int | None = self.tokenizer.token_to_id(token)
@@ -81,8 +99,9 @@ class TokenizerFile:
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> TokenizerFile:
     """Trains byte-level BPE with an end-of-document token: any text can be encoded, and decodes to itself."""
-    if vocab_size < BYTES + 1:
-        raise InputError(f"vocab_size={vocab_size}: allowed is {BYTES + 1} or more: the bytes and {END_OF_DOCUMENT}")
+    least = BYTES + 1
+    allowed = f"{least} (the bytes and {END_OF_DOCUMENT}) to {MOST_TOKENS}"
+    require(least <= vocab_size <= MOST_TOKENS, "vocab_size", vocab_size, allowed, InputError)
     package = _tokenizers()
     tokenizer = package.Tokenizer(package.models.BPE())
     tokenizer.pre_tokenizer = package.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -95,6 +114,19 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> TokenizerFile:
     )
     tokenizer.train_from_iterator(texts, trainer)
     return TokenizerFile("trained here", tokenizer.to_str(pretty=True))
+
+
+def _path_of(name: str) -> Path:
+    path = Path(name)
+    if path.is_dir():
+        if not (path / _FILE).exists():
+            raise _no_file(name, (path / _CONFIG).read_bytes() if (path / _CONFIG).is_file() else b"")
+        return path / _FILE
+    if path.exists():
+        return path
+    if path.suffix == ".json" or path.is_absolute() or len(path.parts) > 2:
+        raise InputError(f"tokenizer {name}: no such file")
+    return _downloaded(name)
 
 
 def _downloaded(name: str) -> Path:
@@ -110,21 +142,18 @@ def _downloaded(name: str) -> Path:
         raise InputError(f"tokenizer {name}: no such file, and not found on the hub: {first}") from None
 
 
-def _config_on_the_hub(name: str) -> str:
+def _config_on_the_hub(name: str) -> bytes:
     from huggingface_hub import errors, hf_hub_download
 
     try:
-        return Path(hf_hub_download(name, _CONFIG)).read_text()
+        return Path(hf_hub_download(name, _CONFIG)).read_bytes()
     except errors.EntryNotFoundError:
-        return ""
+        return b""
 
 
-def _no_file(name: str, config: str) -> InputError:
-    try:
-        is_code = "auto_map" in json.loads(config or "{}")
-    except ValueError:
-        is_code = False
-    if is_code:
+def _no_file(name: str, config: bytes) -> InputError:
+    fields = parse_json(config or b"{}", f"tokenizer {name}: {_CONFIG}", InputError)
+    if isinstance(fields, dict) and "auto_map" in fields:
         return InputError(f"tokenizer {name}: it is code (trust_remote_code), which is not run here; give a {_FILE}")
     return InputError(f"tokenizer {name}: no {_FILE} in it, the only tokenizer format that is read")
 

@@ -10,6 +10,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from loopt.errors import InputError, require
+from loopt.limits import require_affordable
 from loopt.model import LoopedTransformer
 from loopt.theory.chain_of_thought import (
     Constants,
@@ -32,6 +34,8 @@ from loopt.theory.thresholds import bisect
 
 CHUNK = 64
 """How many inputs run together; larger chunks are slower to allocate."""
+PAIRS_PER_SECOND = 200
+"""About how many pairs of numbers are added and checked in a second, on one CPU core."""
 TOLERANCE = 1e-9
 RANDOM_SHAPES = ((1, 3, 5, 6), (2, 6, 3, 9), (3, 4, 4, 8), (6, 5, 3, 12))
 """L, |V|, n and m of the random transformers."""
@@ -138,9 +142,16 @@ def drift(theta: FormalTransformer, looped: LoopedTransformer, prompts: Tensor, 
     return torch.stack(worst).amax(0)
 
 
+def check(bits: int) -> None:
+    """Raises an InputError where ``prove`` would take too long."""
+    require(1 <= bits <= 64, "bits", bits, "1 to 64", InputError)
+    require_affordable(f"adding all {4**bits:,} pairs of numbers of {bits} bits", seconds=4**bits // PAIRS_PER_SECOND)
+
+
 def prove(bits: int = 6, seed: int = 0, show: bool = False) -> Proof:
     """Checks addition of 1 to ``bits`` bits and four random transformers on all of their inputs; ``show`` traces the
     addition of 11 and 6."""
+    check(bits)
     additions = [addition_case(k) for k in range(1, bits + 1)]
     randoms = [random_case(seed + i, *shape) for i, shape in enumerate(RANDOM_SHAPES)]
     checks = [_check_addition(additions)]

@@ -43,6 +43,7 @@ import torch
 from torch import Tensor
 
 from loopt.errors import InputError, require
+from loopt.limits import LARGEST, WORK_PER_SECOND, require_affordable
 from loopt.model import LoopedTransformer
 from loopt.plan import LoopPlan
 from loopt.tasks import groups
@@ -260,11 +261,24 @@ def some_words(group: Group, n: int, inputs: int, seed: int) -> Tensor:
     return torch.cat([drawn, torch.full((1, n), group.identity), torch.full((1, n), other)])
 
 
+def check(group: str, n: int, inputs: int) -> None:
+    """Raises an InputError where ``prove`` has no such group, or would take too long or too much memory."""
+    require(1 <= n <= LARGEST, "n", n, f"1 to {LARGEST}", InputError)
+    require(1 <= inputs <= LARGEST, "inputs", inputs, f"1 to {LARGEST}", InputError)
+    G = groups.group(group)
+    scores, hidden = 2 * n * n, n * (G.order**2 + 6 * bits_of_element(G))  # of one word, by two heads
+    loops, width = n.bit_length(), 3 * (bits_of_element(G) + bits_of_position(n))
+    require_affordable(
+        f"composing {inputs:,} words of n={n:,} elements of {group}",
+        memory=8 * (scores + hidden + 4 * inputs * n),
+        seconds=2 * inputs * loops * width * (scores + hidden) // WORK_PER_SECOND,
+    )
+
+
 def prove(group: str = "S5", n: int = 64, inputs: int = 64, seed: int = 0, show: bool = False) -> Proof:
     """Checks the construction on random words of n elements of ``group``, over the reals and in F_s with the smallest
     s; ``show`` traces the first word."""
-    require(n >= 1, "n", n, "1 or more", InputError)
-    require(inputs >= 1, "inputs", inputs, "1 or more", InputError)
+    check(group, n, inputs)
     G = groups.group(group)
     words = some_words(G, n, inputs, seed)
     solve = GroupComposition(group=group, n=n).solve

@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from loopt.errors import InputError, require
+from loopt.limits import LARGEST, WORK_PER_SECOND, require_affordable
 from loopt.model import LoopedTransformer
 from loopt.plan import LoopPlan
 from loopt.tasks.phop import LETTERS, PHop
@@ -288,10 +289,19 @@ def levels_told_apart(s: int, softmax: Softmax) -> int:
     return levels
 
 
+def check(p: int, n: int, inputs: int) -> None:
+    """Raises an InputError where ``prove`` would take too long or too much memory."""
+    for name, value in (("p", p), ("n", n), ("inputs", inputs)):
+        require(1 <= value <= LARGEST, name, value, f"1 to {LARGEST}", InputError)
+    what = f"{inputs:,} sequences of n={n:,} letters"
+    scores = 8 * n * n  # of eight sequences at a time, or of four with two heads
+    require_affordable(what, memory=8 * (scores + 4 * inputs * n), seconds=inputs * n * n * 100 // WORK_PER_SECOND)
+
+
 def prove(p: int = 16, n: int = 256, inputs: int = 400, seed: int = 0, show: bool = False) -> Proof:
     """Checks pointer doubling and its looped simulation against the task's answers at every position of ``inputs``
     sequences of n letters; ``show`` traces the looped model on a short sequence."""
-    require(inputs >= 1, "inputs", inputs, "1 or more", InputError)
+    check(p, n, inputs)
     tokens, wanted = draw(p, n, ALPHABET, inputs, seed)
     built, looped = build_phop(p, n), build_looped(p, n)
     models = {"phop": built.model(), "phop-looped": looped.model()}

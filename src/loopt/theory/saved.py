@@ -10,8 +10,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from loopt.errors import InputError
-from loopt.files import explain_os_errors, write_atomically
+from loopt.files import explain_os_errors, read_json, write_atomically
 from loopt.model import LoopedTransformer, ModelConfig
+from loopt.plan import LoopPlan
 
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
 
@@ -30,12 +31,14 @@ def load(directory: Path) -> LoopedTransformer:
     model = load(Path("weights/group-composition/S5-n64"))
     model(ids).argmax(-1), model.thoughts(ids)
     """
+    sizes = read_json(directory / CONFIG, InputError)
     try:
-        config = ModelConfig(**json.loads((directory / CONFIG).read_text()))
+        config = ModelConfig(**sizes | {"plan": LoopPlan.parse(sizes["plan"])})
         model = LoopedTransformer(config).double().eval()
         model.load_state_dict(load_file(directory / WEIGHTS))
     except InputError as error:
         raise InputError(f"{directory / CONFIG}: {error}") from None
-    except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
-        raise InputError(f"{directory} does not hold a model that loopt prove saved: {error}") from None
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
+        wrong = " ".join(str(error).split())
+        raise InputError(f"{directory} does not hold a model that loopt prove saved: {wrong}") from None
     return model

@@ -22,6 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
+from loopt.errors import InputError, require
 from loopt.model import LoopedTransformer
 from loopt.scoring.precision import computes_in_bfloat16
 
@@ -40,8 +41,13 @@ class Ranks:
     @classmethod
     def from_environment(cls) -> Ranks:
         """Reads rank and world size from the variables that torchrun sets."""
-        given = os.environ
-        return cls(int(given.get("RANK", 0)), int(given.get("WORLD_SIZE", 1)), int(given.get("LOCAL_RANK", 0)))
+
+        def number(name: str, default: str) -> int:
+            given = os.environ.get(name, default)
+            require(given.isdecimal() and len(given) < 10, name, given, "a number, as torchrun sets it", InputError)
+            return int(given)
+
+        return cls(number("RANK", "0"), number("WORLD_SIZE", "1"), number("LOCAL_RANK", "0"))
 
     @classmethod
     def join(cls, device: torch.device) -> Ranks:

@@ -1,10 +1,11 @@
-"""Ctrl-C and SIGTERM: a run that is asked to stop saves first."""
+"""Ctrl-C, SIGTERM and SIGHUP: a run that is asked to stop saves first."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,17 +21,23 @@ def stopped_by(number: int) -> str:
 
 @contextmanager
 def catch_signals() -> Iterator[list[int]]:
-    """Catches Ctrl-C and SIGTERM, and yields the list that they are put in; a second one ends the process as usual."""
+    """Catches Ctrl-C, SIGTERM and the SIGHUP of a terminal that is gone, and yields the list that they are put in; a
+    second one ends the process as usual."""
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield caught
         return
 
     previous: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # nohup ignores it
+        previous[signal.SIGHUP] = signal.getsignal(signal.SIGHUP)
+
+    terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]
 
     def note(number: int, frame: object) -> None:
         caught.append(number)
         restore()
+        _silence(descriptor for descriptor in terminals if not os.isatty(descriptor))
 
     def restore() -> None:
         for number, handler in previous.items():
@@ -42,3 +49,11 @@ def catch_signals() -> Iterator[list[int]]:
         yield caught
     finally:
         restore()
+
+
+def _silence(descriptors: Iterable[int]) -> None:
+    """Has what is written to these go nowhere: on a terminal that is gone, every write is an error."""
+    for descriptor in descriptors:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, descriptor)
+        os.close(nowhere)

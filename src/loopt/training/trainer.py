@@ -38,9 +38,6 @@ from loopt.training.signals import catch_signals, stopped_by
 from loopt.training.stacking import GradualStacking
 from loopt.training.trackers import open_trackers
 
-"""Fields of metrics.jsonl and result.json that tell how things went here; all others are the same however often a run
-is killed."""
-
 
 def train(
     config: TrainConfig,
@@ -137,7 +134,7 @@ class Trainer:
         self._logged_at, self._logged_seconds = self.step, self._seconds
         self._callbacks = [*callbacks, *([GradualStacking()] if self.config.stacking.active else [])]
         if ranks.first:
-            run.open_metrics(keep_bytes=state.metrics_bytes if state else 0)
+            run.cut_metrics(state)
             self._callbacks += open_trackers(session.log, run.directory, codec.to_json(self.config), self.step)
 
     @property
@@ -292,9 +289,11 @@ class Trainer:
 
     def _finish(self) -> dict[str, Any]:
         """Measures the best checkpoint on the test split, and writes down the run's result."""
-        best = self.run.find("best")
+        best = self.run.find(self.best.step if self.best else "last")
         checkpoint.load_weights(self.run.checkpoints, best.step, self.learner.model)
         found = self.learner.test()
+        if not math.isfinite(found["loss"]):
+            raise self._diverged(best.step, f"test loss {found['loss']}")
         self._charge()
         result = {
             "step": self.step,
