@@ -19,6 +19,7 @@ from loopt.runs import Run, TrainConfig
 from loopt.source import SPLITS
 from loopt.text.prepare import Settings, prepare
 from loopt.text.token_data import TokenData
+from loopt.text.tokenizer import train_tokenizer
 from loopt.training import Session, train
 from tiny_runs import assert_same, finished, stopped, tiny
 from tiny_text_runs import prepared, tiny_text, write_documents
@@ -99,6 +100,7 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Subject]:
             stopped(another, home / "another stopped", step=8),
             {"resume": lambda run: resumed(task, run, whole)},
         ),
+        "a tokenizer": Subject(tokenizer_in(home / "one"), tokenizer_in(home / "two"), {"use": uses_a_tokenizer}),
         "a corpus": Subject(home / "data", home / "second" / "data", {"read": tokens_of}),
         "a corpus half prepared": Subject(
             half_prepared(home, seed=0),
@@ -131,6 +133,22 @@ def tokens_of(directory: Path) -> Any:
     data = TokenData.open(directory)
     tokens = {split: [token for chunk in data.chunks(split) for token in chunk.tolist()] for split in SPLITS}
     return tokens, data.tokenizer_file().text
+
+
+def tokenizer_in(directory: Path) -> Path:
+    directory.mkdir()
+    words = directory.name  # another text gives another tokenizer
+    (directory / "tokenizer.json").write_text(train_tokenizer([f"{words} {words}s"], 280).text, encoding="utf-8")
+    return directory
+
+
+def uses_a_tokenizer(directory: Path) -> bool:
+    """An edited tokenizer may well be another one, so that it works is all that stays the same."""
+    (directory / "text.txt").write_text("one and two, " * 50)
+    given = Settings((str(directory / "text.txt"),), str(directory / "tokenizer.json"), validation=0, test=0)
+    prepare(given, directory / "data", 1)
+    tokens_of(directory / "data")
+    return True
 
 
 class StoppedError(Exception):
@@ -197,6 +215,7 @@ def damages(subject: Subject, count: int, seed: int) -> Iterator[tuple[Path, Dam
         ("a finished run", 80),
         ("a finished run on text", 80),
         ("a stopped run", 80),
+        ("a tokenizer", 150),
         ("a corpus", 150),
         ("a corpus half prepared", 60),
     ],

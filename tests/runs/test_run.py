@@ -96,6 +96,7 @@ def test_a_result_is_read_as_it_was_given(run: Path) -> None:
 )
 def test_a_line_of_the_metrics_that_is_none_is_told(line: bytes, reason: str, run: Path) -> None:
     path = run / "metrics.jsonl"
+    (run / "result.json").unlink()  # of a run that is finished, nothing may follow
     lines = path.read_bytes().splitlines()
     with path.open("ab") as file:
         file.write(line + b"\n")
@@ -103,6 +104,13 @@ def test_a_line_of_the_metrics_that_is_none_is_told(line: bytes, reason: str, ru
         Run.load(run).read_metrics()
     assert str(error.value).startswith(f"{path}:{len(lines) + 1}: {reason}")
     assert "\n" not in str(error.value)
+
+
+def test_a_finished_run_has_no_more_metrics_than_it_wrote(run: Path) -> None:
+    path = run / "metrics.jsonl"
+    path.write_bytes(path.read_bytes() * 2)
+    with pytest.raises(RunError, match=r"metrics.jsonl: more than was written before the run was finished"):
+        Run.load(run).read_metrics()
 
 
 def test_numbers_that_are_none_are_read_back_as_nothing(tmp_path: Path) -> None:

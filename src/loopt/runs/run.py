@@ -292,6 +292,8 @@ class Run:
             data = self.metrics_path.read_bytes() if self.metrics_path.exists() else b""
         if state:
             self._check_metrics(data, state)
+            if self.result_path.exists() and len(data) > state.metrics.bytes:
+                raise RunError(f"{self.metrics_path}: more than was written before the run was finished")
         *complete, _ = data.split(b"\n")
         return [self._read_entry(line, number) for number, line in enumerate(complete, start=1)]
 
@@ -309,16 +311,19 @@ class Run:
 
     # Result
 
+    @property
+    def result_path(self) -> Path:
+        return self.directory / "result.json"
+
     def write_result(self, result: dict[str, Any]) -> None:
         """Writes result.json, which marks the run as finished."""
         self._check_place()
-        path = self.directory / "result.json"
-        with explain_os_errors(f"write {path}"):
-            write_atomically(path, json.dumps(signed(_finite(result)), indent=1) + "\n")
+        with explain_os_errors(f"write {self.result_path}"):
+            write_atomically(self.result_path, json.dumps(signed(_finite(result)), indent=1) + "\n")
 
     def read_result(self) -> dict[str, Any] | None:
         """Returns the result of a finished run, or None. One that was edited, or is another run's, is refused."""
-        path = self.directory / "result.json"
+        path = self.result_path
         if not path.exists():
             return None
         try:
