@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from loopt.errors import ConfigError, InputError, RunError
 from loopt.files import check_signature, parse_json, read_json, signed
 
-numbers = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+numbers = st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 values = st.recursive(st.none() | st.booleans() | numbers | st.text(), lambda inner: st.lists(inner), max_leaves=10)
 objects = st.dictionaries(st.text(), values, min_size=1)
 

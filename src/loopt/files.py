@@ -14,6 +14,7 @@ from typing import IO, Any
 from safetensors import SafetensorError
 
 from loopt.errors import InputError, RunError
+from loopt.limits import INT64
 
 try:
     import fcntl
@@ -53,7 +54,7 @@ def parse_json(data: bytes | str, where: str, error: type[InputError] = RunError
 
 
 def _integer(written: str) -> int:
-    if len(written) > 20 or not -(2**63) <= int(written) < 2**64:
+    if len(written) > 20 or int(written) not in INT64:
         raise ValueError(f"a number of {len(written)} digits; allowed are those of 64 bits")
     return int(written)
 

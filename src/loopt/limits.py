@@ -13,6 +13,8 @@ from loopt.errors import InputError
 
 LARGEST = 10**9
 """The largest size, count or number of examples that a field takes."""
+INT64 = range(-(2**63), 2**63)
+"""The integers that a tensor holds, and that any file or option may give."""
 WORK_PER_SECOND = 10**11
 """Operations of matrix products that a CPU does in a second, roughly: refusals are for what takes far longer."""
 LONGEST_DAYS = 7

@@ -24,7 +24,7 @@ PLACES = [
     r"os\.rename \.tmp-step-\d+ step-\d+",
     r"open checkpoints",
     r"os\.rename step-\d+ \.tmp-old-step-\d+",
-    r"os\.remove (weights|optimizer)\.safetensors",
+    r"os\.remove weights\.safetensors",
     r"os\.rmdir \.tmp-old-step-\d+",
 ]
 

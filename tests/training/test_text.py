@@ -162,13 +162,14 @@ def test_micro_batches_and_recomputing_change_nothing(options: dict[str, Any]) -
 def test_a_copy_in_bfloat16_computes_and_float32_is_updated(
     micro_batch: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = replace(tiny_text(), optim=replace(TINY.optim, lr=1e-5, warmup_steps=0))
+    # 48 sequences: of 4, an unlucky draw of them has 3% of rounding in its gradient.
+    config = replace(tiny_text(batch_size=48), optim=replace(TINY.optim, lr=1e-5, warmup_steps=0))
     exact = learner(config)
     monkeypatch.setattr(precision, "BFLOAT16_ON", ("cpu",))
     rounded = learner(config, micro_batch=micro_batch)
     (loss, gradient), (wanted, exact_gradient) = loss_and_gradient(rounded), loss_and_gradient(exact)
     assert loss == pytest.approx(wanted, rel=0.01)
-    assert (gradient - exact_gradient).norm() < 0.05 * exact_gradient.norm()  # over ten seeds: 1.3% to 3.0%
+    assert (gradient - exact_gradient).norm() < 0.02 * exact_gradient.norm()
     before = rounded.model.token_embedding.weight.clone()
     for _ in range(3):
         rounded.train_step()

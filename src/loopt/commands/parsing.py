@@ -17,6 +17,7 @@ from tyro.constructors import (
 )
 
 from loopt.errors import InputError
+from loopt.limits import INT64
 from loopt.plan import LoopPlan
 from loopt.report.screen import printable
 
@@ -53,7 +54,7 @@ def _integer_of_64_bits(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int
 
 
 def _integer(written: str) -> int:
-    if len(written) > 20 or not -(2**63) <= int(written) < 2**63:
+    if len(written) > 20 or int(written) not in INT64:
         raise ValueError(f"{printable(written[:20])}: allowed are integers from -2^63 to 2^63 - 1")
     return int(written)
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from loopt import tasks
 from loopt.errors import ConfigError, PlanError
+from loopt.limits import INT64
 from loopt.plan import LoopPlan
 from loopt.runs.config import TrainConfig
 from loopt.runs.optimizers import OPTIMIZERS, OptimizerConfig
@@ -128,7 +129,7 @@ def _decode_fields(kind: Any, data: dict[str, Any], where: str) -> Any:
 def _expect(kind: type, value: Any, where: str) -> Any:
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         raise ConfigError(f"{where}={shown(repr(value))}: allowed is a value of type {kind.__name__}")
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:  # as long as what is written can be read back
+    if isinstance(value, int) and value not in INT64:  # as long as what is written can be read back
         raise ConfigError(f"{where}={shown(value)}: allowed are numbers of 64 bits")
     if isinstance(value, float) and math.isnan(value):
         raise ConfigError(f"{where}={value}: allowed is a number")
