@@ -56,7 +56,7 @@ def test_imports_point_one_way() -> None:
     assert seen == set(rooms())
 
 
-@pytest.mark.parametrize("module", ["errors", "limits", "plan", "model"])
+@pytest.mark.parametrize("module", ["errors", "limits", "plan", "attention", "model_config", "model"])
 def test_what_an_exported_model_carries_needs_torch_alone(module: str) -> None:
     tree = ast.parse((PACKAGE / f"{module}.py").read_text(encoding="utf-8"))
     names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, replace
 
@@ -13,8 +14,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from loopt import InputError, LoopedTransformer, LoopPlan, ModelConfig
+from loopt.attention import Context, Heads, attend, rotate, split_and_rotate
 from loopt.errors import ConfigError, PlanError
-from loopt.model import Context, attend, look_up, split_and_rotate
+from loopt.model import LoopEntry, look_up
 from loopt.plan import Pass
 from tiny_runs import layers_of
 
@@ -36,8 +38,32 @@ VARIANTS = {
         attention_scale=1.0,
     ),
     "tied, wide heads": replace(SMALL, tied_readout=True, head_dim=14, n_heads=3),
+    "grouped keys and values": replace(SMALL, n_heads=4, n_kv_heads=2),
+    "one head of keys, normed, with biases": replace(SMALL, n_kv_heads=1, qk_norm=True, biases="all"),
 }
-variants = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
+LOOP_OPTIONS = {
+    "own norm between loops": replace(SMALL, loop_norm="own"),
+    "final norm between loops": replace(SMALL, loop_norm="final", norm="layer", biases="all"),
+    "input added": replace(SMALL, injection="added"),
+    "input through a matrix": replace(SMALL, injection="matrix"),
+    "an embedding per loop": replace(SMALL, loop_embedding=True),
+    "scaled branches": replace(SMALL, residual_scaling=True),
+    "an exit gate": replace(SMALL, exit_gate=True),
+    "all of them": replace(
+        SMALL,
+        n_kv_heads=1,
+        qk_norm=True,
+        loop_norm="own",
+        injection="matrix",
+        loop_embedding=True,
+        residual_scaling=True,
+        exit_gate=True,
+        norm_placement="sandwich",
+    ),
+}
+ALL = VARIANTS | LOOP_OPTIONS
+unlooped_variants = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS.keys())
+variants = pytest.mark.parametrize("config", ALL.values(), ids=ALL.keys())
 
 
 def build(config: ModelConfig, seed: int = 0) -> LoopedTransformer:
@@ -54,7 +80,7 @@ def some_ids(config: ModelConfig, batch: int = 3, length: int = 9) -> Tensor:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-@variants
+@unlooped_variants
 def test_looping_is_an_unrolled_model_with_tied_weights(config: ModelConfig, plan: str) -> None:
     looped = build(replace(config, plan=LoopPlan.parse(plan)))
     unrolled = build(replace(config, plan=looped.config.plan.iso_flop), seed=9)
@@ -79,6 +105,95 @@ def test_looping_is_an_unrolled_model_with_tied_weights(config: ModelConfig, pla
     torch.testing.assert_close(looped.token_embedding.weight.grad, unrolled.token_embedding.weight.grad)
 
 
+def enter_loop(entry: LoopEntry, x: Tensor, entered: Tensor, loop: int, config: ModelConfig) -> Tensor:
+    """What happens before a loop, written out."""
+    if loop:
+        if config.loop_norm == "own":
+            assert isinstance(entry.norm, torch.nn.RMSNorm)
+            x = x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * entry.norm.weight
+        if config.injection == "added":
+            x = x + entered
+        if entry.injection is not None:
+            of_state, of_input = entry.injection.weight.chunk(2, dim=1)
+            x = x @ of_state.T + entered @ of_input.T
+    return x if entry.embedding is None else x + entry.embedding.weight[min(loop, len(entry.embedding.weight) - 1)]
+
+
+@pytest.mark.parametrize("loops", [None, 1, 5])
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("config", LOOP_OPTIONS.values(), ids=LOOP_OPTIONS.keys())
+def test_looping_with_options_is_an_unrolled_model_with_the_same_between_its_copies(
+    config: ModelConfig, plan: str, loops: int | None
+) -> None:
+    looped = build(replace(config, plan=LoopPlan.parse(plan)))
+    chosen = looped.config.plan
+    if loops is not None and chosen.loopable is None:
+        return
+    twin, running = copy.deepcopy(looped), looped.plan_with(loops)
+    copies = [copy.deepcopy(layers_of(looped)[step.layer]) for step in running.steps]
+    ids = some_ids(config)
+    x, context, number = twin.embed(ids), twin.context(((3, 9),)), 0
+    entered, entries = x, dict(twin.loop.entries.items())
+    for one in running.passes:
+        if one.loop == 0:
+            entered = x
+        elif config.loop_norm == "final" and chosen.blocks[one.block].loops > 1:
+            x = twin.final_norm(x)
+        entry = entries.get(str(one.block))
+        if isinstance(entry, LoopEntry):
+            x = enter_loop(entry, x, entered, one.loop, config)
+        for _ in one.layers:
+            x, number = copies[number](x, context), number + 1
+    unrolled = twin.readout(x)
+    torch.testing.assert_close(looped(ids, loops), unrolled, rtol=1e-11, atol=1e-11)
+
+    probe = torch.randn(*ids.shape, config.vocab_size, dtype=torch.float64)
+    (looped(ids, loops) * probe).sum().backward()
+    (unrolled * probe).sum().backward()
+    for layer, own in enumerate(layers_of(looped)):
+        copied_to = [copies[i] for i, step in enumerate(running.steps) if step.layer == layer]
+        for name, parameter in own.named_parameters():
+            copied = [one.get_parameter(name).grad for one in copied_to]
+            torch.testing.assert_close(parameter.grad, sum(copied), rtol=1e-8, atol=1e-10)
+    for name, parameter in looped.named_parameters():
+        if not name.startswith("loop.layers."):
+            torch.testing.assert_close(parameter.grad, twin.get_parameter(name).grad, rtol=1e-8, atol=1e-10)
+
+
+def test_branches_of_looped_blocks_are_scaled_by_the_plan_of_the_config() -> None:
+    """By 1/(L·√k), whatever loops run; those of blocks that do not loop are not."""
+    model = build(replace(SMALL, plan=LoopPlan.parse("2x1+4x3+2x1"), residual_scaling=True))
+    assert [layer.branch_factor for layer in layers_of(model)] == [1.0] * 2 + [1 / (3 * 2.0)] * 4 + [1.0] * 2
+    plain = build(replace(SMALL, plan=LoopPlan.parse("4x3")))
+    scaled = build(replace(SMALL, plan=LoopPlan.parse("4x3"), residual_scaling=True))
+    with torch.no_grad():
+        for layer in layers_of(scaled):
+            for projection in (layer.attention.output, layer.feed_forward.down):
+                projection.weight *= 6
+    torch.testing.assert_close(scaled(some_ids(SMALL), loops=5), plain(some_ids(SMALL), loops=5))
+
+
+def test_a_matrix_for_the_input_starts_as_adding_it() -> None:
+    torch.manual_seed(0)
+    matrix = LoopedTransformer(replace(SMALL, injection="matrix"))
+    added = LoopedTransformer(replace(SMALL, injection="added"))
+    added.load_state_dict({name: value for name, value in matrix.state_dict().items() if "injection" not in name})
+    torch.testing.assert_close(matrix(some_ids(SMALL)), added(some_ids(SMALL)))
+
+
+@pytest.mark.parametrize("plan", ["3x1", "1x(1,1)"])
+def test_options_about_loops_add_nothing_to_a_model_that_does_not_loop(plan: str) -> None:
+    """So the baselines of a looped model are the same with and without them."""
+    loop_options = replace(LOOP_OPTIONS["all of them"], n_kv_heads=None, qk_norm=False, plan=LoopPlan.parse(plan))
+    plain = replace(SMALL, plan=LoopPlan.parse(plan), norm_placement="sandwich")
+    torch.manual_seed(0)
+    one = LoopedTransformer(loop_options)
+    torch.manual_seed(0)
+    other = LoopedTransformer(plain)
+    assert one.state_dict().keys() == other.state_dict().keys()
+    assert torch.equal(one(some_ids(SMALL)), other(some_ids(SMALL)))
+
+
 @pytest.mark.parametrize("plan", PLANS)
 @variants
 def test_parameter_count_is_the_models(config: ModelConfig, plan: str) -> None:
@@ -101,12 +216,18 @@ def test_flop_count_is_the_models(config: ModelConfig, plan: str) -> None:
 @variants
 def test_attention_is_the_definition(config: ModelConfig) -> None:
     model = build(replace(config, positions="none" if config.positions == "rope" else config.positions))
-    attention = layers_of(model)[0].attention
+    attention, H, K = layers_of(model)[0].attention, config.n_heads, config.n_kv_heads or config.n_heads
     x = torch.randn(2, 7, config.d_model, dtype=torch.float64)
-    qkv = attention.qkv(x).unflatten(-1, (3, config.n_heads, config.width_of_head))
-    mixed = torch.zeros(2, 7, config.n_heads, config.width_of_head, dtype=torch.float64)
-    for head in range(config.n_heads):
-        q, k, v = (qkv[:, :, part, head] for part in range(3))
+    qkv = attention.qkv(x).unflatten(-1, (H + 2 * K, config.width_of_head))
+    queries, keys, values = qkv[:, :, :H], qkv[:, :, H : H + K], qkv[:, :, H + K :]
+    if config.qk_norm:
+        assert attention.query_norm is not None and attention.key_norm is not None  # noqa: PT018
+        size = [(one.square().mean(-1, keepdim=True) + 1e-6).sqrt() for one in (queries, keys)]
+        queries, keys = queries / size[0] * attention.query_norm.weight, keys / size[1] * attention.key_norm.weight
+    mixed = torch.zeros(2, 7, H, config.width_of_head, dtype=torch.float64)
+    for head in range(H):
+        group = head // (H // K)
+        q, k, v = queries[:, :, head], keys[:, :, group], values[:, :, group]
         for i in range(7):
             scores = (k[:, : i + 1] @ q[:, i, :, None])[..., 0] * config.scale
             mixed[:, i, head] = (scores.softmax(-1)[:, None] @ v[:, : i + 1])[:, 0]
@@ -126,17 +247,15 @@ def test_batches_end_to_end_are_what_each_is_alone(config: ModelConfig) -> None:
 
 
 def test_rotary_scores_depend_on_distance_alone() -> None:
-    from loopt.model import _rotate
-
     cos, sin = (t.double() for t in (build(SMALL).loop.cos, build(SMALL).loop.sin))
-    x = torch.randn(1, 1, 2, 1, SMALL.width_of_head, dtype=torch.float64).expand(1, 12, 2, 1, -1)
-    turned = _rotate(x, cos, sin)[0, :, :, 0]  # [12, 2, E]
+    x = torch.randn(1, 1, 2, SMALL.width_of_head, dtype=torch.float64).expand(1, 12, 2, -1)
+    turned = rotate(x, cos, sin)[0]  # [12, 2, E]
     scores = turned[:, 0] @ turned[:, 1].T
     for distance in range(-5, 6):
         diagonal = scores.diagonal(distance)
         torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal), rtol=1e-6, atol=1e-6)
     assert (scores[0] - scores[0, 0]).abs().max() > 1e-2
-    torch.testing.assert_close(turned.norm(dim=-1), x[0, :, :, 0].norm(dim=-1), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(turned.norm(dim=-1), x[0].norm(dim=-1), rtol=1e-6, atol=1e-6)
 
 
 @variants
@@ -199,14 +318,14 @@ class Cache:
     values: Tensor | None = None
 
 
-def attend_to_cache(qkv: Tensor, context: Context, scale: float) -> Tensor:
+def attend_to_cache(qkv: Tensor, context: Context, heads: Heads) -> Tensor:
     """New queries look at all keys so far, their own included."""
     ((batch, tokens),), cache = context.packing, context.cache
-    qkv = qkv.unflatten(0, (batch, tokens))  # [B, T, 3, H, E]
-    q, k, v = qkv.unbind(2) if context.rope is None else split_and_rotate(qkv, *context.rope)
+    q, k, v = split_and_rotate(qkv.unflatten(0, (batch, tokens)), heads, context.rope)  # [B, T, H or K, E]
+    k, v = (one.repeat_interleave(heads.queries // heads.keys, dim=2) for one in (k, v))
     cache.keys = k if cache.keys is None else torch.cat([cache.keys, k], dim=1)
     cache.values = v if cache.values is None else torch.cat([cache.values, v], dim=1)
-    scores = torch.einsum("bthe,bshe->bhts", q, cache.keys) * scale
+    scores = torch.einsum("bthe,bshe->bhts", q, cache.keys) * heads.scale
     seen = cache.keys.shape[1] - tokens
     future = torch.ones(tokens, seen + tokens, dtype=torch.bool).triu(seen + 1)
     mixed = scores.masked_fill(future, -math.inf).softmax(-1) @ cache.values.transpose(1, 2)  # [B, H, T, E]
@@ -223,8 +342,9 @@ def test_who_walks_along_with_a_cache_decodes_what_the_model_says(config: ModelC
     found, start = [], 0
     for tokens in (4, 1, 2, 1, 1):
         piece = ids[:, start : start + tokens]
-        context = model.context(((len(ids), tokens),), start, attend_to_cache)
-        (*_, last) = model.loop.walk(model.embed(piece, start), chosen.passes, context, caches)
+        positions = torch.arange(start, start + tokens).expand(len(ids), -1)
+        context = model.context(((len(ids), tokens),), positions, attend_to_cache)
+        (*_, last) = model.loop.walk(model.embed(piece, positions), chosen.passes, context, caches)
         found.append(model.readout(last))
         start += tokens
     torch.testing.assert_close(torch.cat(found, dim=1), model(ids), rtol=1e-9, atol=1e-9)
@@ -241,11 +361,6 @@ def test_looking_up_by_a_product_is_the_embedding() -> None:
     for rows in (found, wanted):
         (rows * probe).sum().backward()
     torch.testing.assert_close(tables[0].grad, tables[1].grad)
-
-
-def test_positions_past_the_end_are_refused() -> None:
-    with pytest.raises(InputError, match="length 1 to 2"):
-        build(SMALL).embed(torch.zeros(1, 3, dtype=torch.long), start=10)
 
 
 @variants
@@ -284,6 +399,10 @@ def test_residual_projections_start_by_effective_depth() -> None:
         ({"feed_forward": "tanh"}, "model.feed_forward=tanh"),
         ({"attention_scale": float("nan")}, "model.attention_scale=nan"),
         ({"plan": "4x"}, "plan '4x'"),
+        ({"n_kv_heads": 3}, "model.n_kv_heads=3: allowed is a divisor of n_heads=2"),
+        ({"n_kv_heads": 0}, "model.n_kv_heads=0: allowed is a divisor of n_heads=2"),
+        ({"loop_norm": "each"}, "model.loop_norm=each: allowed is none | own | final"),
+        ({"injection": "gated"}, "model.injection=gated: allowed is none | added | matrix"),
     ],
 )
 def test_impossible_models_are_refused_by_field(change: dict[str, object], message: str) -> None:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
-from loopt.model import Context, Layer
+from loopt.attention import Context, Heads
+from loopt.model import Layer
 from loopt.similarity import cosine_matrix, layer_groups
 
 CONFIG = ModelConfig(LoopPlan.parse("4x1"), d_model=8, n_heads=2, d_ff=12, vocab_size=5, max_len=6, head_dim=6)
@@ -41,22 +42,22 @@ def test_groups_are_the_matrices_of_a_layer_and_nothing_else(kind: Any, biases: 
     assert all(bool((p == 7).all()) for p in layer.parameters() if p.ndim == 2)
 
 
-def test_queries_keys_and_values_are_what_attention_takes_them_for() -> None:
+@pytest.mark.parametrize("n_kv_heads", [None, 1])
+def test_queries_keys_and_values_are_what_attention_takes_them_for(n_kv_heads: int | None) -> None:
     """With the group's rows at zero, attention's own split of the projection has zeros there and nowhere else."""
     for slot, name in enumerate(("query", "key", "value")):
-        layer = LoopedTransformer(CONFIG).loop.layers[0]
+        layer = LoopedTransformer(replace(CONFIG, n_kv_heads=n_kv_heads)).loop.layers[0]
         assert isinstance(layer, Layer)
         with torch.no_grad():
             layer_groups(layer)[name].zero_()
         seen: list[Tensor] = []
 
-        def look(qkv: Tensor, context: Context, scale: float, seen: list[Tensor] = seen) -> Tensor:
-            seen.append(qkv)
-            return qkv[:, 2]
+        def look(qkv: Tensor, context: Context, heads: Heads, seen: list[Tensor] = seen) -> Tensor:
+            seen.extend(qkv.split((heads.queries, heads.keys, heads.keys), dim=1))
+            return seen[0]
 
         layer(torch.randn(1, 3, 8), Context(((1, 3),), None, look))
-        zero = [bool((seen[0][:, third] == 0).all()) for third in range(3)]
-        assert zero == [third == slot for third in range(3)]
+        assert [bool((part == 0).all()) for part in seen] == [part == slot for part in range(3)]
 
 
 @pytest.mark.parametrize("layers", [2, 3, 6])

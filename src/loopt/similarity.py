@@ -26,12 +26,7 @@ def layer_groups(layer: Layer, take: Take = operator.getitem) -> dict[str, Tenso
     so their cosines of almost 1 would only dilute the rest. ``take(parameter, rows)`` may return something else than
     the parameter's own rows, such as its gradient's."""
     attention, feed_forward = layer.attention, layer.feed_forward
-    qkv = attention.qkv.weight  # [3 * H * E, D]
-    width = len(qkv) // 3
-    groups = {
-        name: take(qkv, slice(first, first + width))
-        for name, first in (("query", 0), ("key", width), ("value", 2 * width))
-    }
+    groups = {name: take(attention.qkv.weight, rows) for name, rows in attention.rows().items()}
     matrices = {"output": attention.output, "up": feed_forward.up}
     if feed_forward.kind == "swiglu":
         matrices["gate"] = feed_forward.gate

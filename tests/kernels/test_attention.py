@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from loopt import LoopPlan, ModelConfig
-from loopt.model import Context, Packing, Rope, _rotations, attend
+from loopt.attention import Context, Heads, Packing, Rope, attend, rotations
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -21,15 +20,19 @@ PACKINGS: dict[str, Packing] = {  # one for each choice of blocks
 
 
 def rope_of(head_dim: int) -> Rope:
-    cos, sin = _rotations(ModelConfig(LoopPlan.parse("1x1"), 3 * head_dim, 3, 8, max_len=256))
+    cos, sin = rotations(256, head_dim, 10_000.0)
     return cos.cuda(), sin.cuda()
+
+
+def heads_of(head_dim: int) -> Heads:
+    return Heads(3, 3, head_dim**-0.5)
 
 
 def draw(packing: Packing, head_dim: int, kind: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor]:
     """Returns queries, keys and values of three heads, and a gradient of their attention."""
     generator = torch.Generator("cuda").manual_seed(head_dim)
     tokens = sum(count * length for count, length in packing)
-    qkv = torch.randn(tokens, 3, 3, head_dim, device="cuda", generator=generator).to(kind).requires_grad_()
+    qkv = torch.randn(tokens, 9, head_dim, device="cuda", generator=generator).to(kind).requires_grad_()
     return qkv, torch.randn(tokens, 3, head_dim, device="cuda", generator=generator).to(kind)
 
 
@@ -38,7 +41,7 @@ def both_ways(qkv: Tensor, grad: Tensor, packing: Packing, rope: Rope | None) ->
 
     junk = [torch.full((size,), float("nan"), device="cuda") for size in (1 << 12, 1 << 16, 1 << 20, 1 << 24)]
     del junk  # so that the kernels are given memory full of NaN
-    mixed = attention.attend(qkv, Context(packing, rope, attention.attend), qkv.shape[-1] ** -0.5)
+    mixed = attention.attend(qkv, Context(packing, rope, attention.attend), heads_of(qkv.shape[-1]))
     return mixed.detach(), torch.autograd.grad(mixed, qkv, grad)[0]
 
 
@@ -53,7 +56,7 @@ def test_agrees_with_the_models_in_float64(which: str, kind: torch.dtype, head_d
     qkv, grad = draw(packing, head_dim, kind)
     exact = qkv.detach().double().requires_grad_()
     context = Context(packing, rope and (rope[0].double(), rope[1].double()), attend)
-    wanted = attend(exact, context, head_dim**-0.5)
+    wanted = attend(exact, context, heads_of(head_dim))
     (wanted_grad,) = torch.autograd.grad(wanted, exact, grad.double())
 
     mixed, found_grad = both_ways(qkv, grad, packing, rope)
@@ -62,7 +65,7 @@ def test_agrees_with_the_models_in_float64(which: str, kind: torch.dtype, head_d
     for shape, found, right in zip(packing, mixed.split(sizes), wanted.split(sizes), strict=True):
         assert (found - right).norm() < 1e-2 * right.norm(), shape
     for shape, found, right in zip(packing, found_grad.split(sizes), wanted_grad.split(sizes), strict=True):
-        for one, exactly in zip(found.unbind(1), right.unbind(1), strict=True):  # of queries, keys, values
+        for one, exactly in zip(found.split(3, 1), right.split(3, 1), strict=True):  # of queries, keys, values
             bound = 1e-2 * exactly.norm() if exactly.norm() > 1e-9 else 1e-2  # one token's is 0, but for the value
             assert (one - exactly).norm() < bound, shape
 
@@ -102,13 +105,13 @@ def test_lengths_first_seen_in_inference_can_be_trained_on_and_captured() -> Non
     context = Context(packing, rope, attention.attend)
     qkv, grad = draw(packing, 32)
     with torch.inference_mode():
-        attention.attend(qkv, context, 32**-0.5)
+        attention.attend(qkv, context, heads_of(32))
     mixed, found = both_ways(qkv, grad, packing, rope)
 
     static = torch.zeros_like(qkv).requires_grad_()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = attention.attend(static, context, 32**-0.5)
+        captured = attention.attend(static, context, heads_of(32))
         (captured_grad,) = torch.autograd.grad(captured, static, grad)
     static.data.copy_(qkv.data)
     graph.replay()

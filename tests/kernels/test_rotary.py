@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
+from loopt.attention import Context, Heads, Rope, attend, rotations, split_and_rotate
 from loopt.kernels import compile_model
-from loopt.model import Context, Positions, Rope, _rotations, attend, split_and_rotate
+from loopt.model_config import Positions
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -30,7 +31,7 @@ def relative(found: Tensor, wanted: Tensor) -> float:
 
 
 def rope_of(head_dim: int, max_len: int = 300) -> Rope:
-    cos, sin = _rotations(ModelConfig(LoopPlan.parse("1x1"), head_dim, 1, 8, max_len=max_len))
+    cos, sin = rotations(max_len, head_dim, 10_000.0)
     return cos.cuda(), sin.cuda()
 
 
@@ -51,7 +52,7 @@ def test_agrees_with_the_models_in_float64(
     grads = normal(3, batch, tokens, heads, head_dim, dtype=dtype).unbind()
 
     found = kernels().split_and_rotate(qkv, cos, sin)
-    wanted = split_and_rotate(exact, cos.double(), sin.double())
+    wanted = split_and_rotate(exact.flatten(2, 3), Heads(heads, heads, 1.0), (cos.double(), sin.double()))
     torch.autograd.backward(found, [LAYOUTS[layout](grad) for grad in grads])
     torch.autograd.backward(wanted, [grad.double() for grad in grads])
     assert qkv.grad is not None
@@ -76,11 +77,12 @@ def test_attention_agrees_with_the_models_in_float64(compiled: bool) -> None:
     packing = ((5, 133), (2, 20), (1, 300))  # end to end
     rows = sum(count * length for count, length in packing)
     cos, sin = rope_of(64)
-    qkv, grad = normal(rows, 3, 3, 64).requires_grad_(), normal(rows, 3, 64)
+    qkv, grad = normal(rows, 9, 64).requires_grad_(), normal(rows, 3, 64)
+    heads = Heads(3, 3, 0.125)
     exact = qkv.detach().double().requires_grad_()
     ours = torch.compile(kernels().attend) if compiled else kernels().attend
-    mixed = ours(qkv, Context(packing, (cos, sin), kernels().attend), 0.125)
-    wanted = attend(exact, Context(packing, (cos.double(), sin.double()), attend), 0.125)
+    mixed = ours(qkv, Context(packing, (cos, sin), kernels().attend), heads)
+    wanted = attend(exact, Context(packing, (cos.double(), sin.double()), attend), heads)
     assert relative(mixed, wanted) < 1e-2
     mixed.backward(grad)
     wanted.backward(grad.double())

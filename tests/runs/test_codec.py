@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from loopt import InputError, LoopPlan, ModelConfig
 from loopt.errors import ConfigError
 from loopt.files import parse_json
-from loopt.model import Biases, FeedForwardKind, Norm, NormPlacement, Positions
+from loopt.model_config import Biases, FeedForwardKind, Injection, LoopNorm, Norm, NormPlacement, Positions
 from loopt.runs import AdafactorConfig, AdamWConfig, MuonConfig, TrainConfig
 from loopt.runs.codec import differences, fingerprint, from_json, to_json
 from loopt.runs.config import RegularizerConfig
@@ -67,6 +67,13 @@ models = st.builds(
     feed_forward=st.sampled_from(get_args(FeedForwardKind)),
     biases=st.sampled_from(get_args(Biases)),
     tied_readout=st.booleans(),
+    n_kv_heads=some(st.just(1)),
+    qk_norm=st.booleans(),
+    loop_norm=st.sampled_from(get_args(LoopNorm)),
+    injection=st.sampled_from(get_args(Injection)),
+    loop_embedding=st.booleans(),
+    residual_scaling=st.booleans(),
+    exit_gate=st.booleans(),
 )
 share = st.floats(0, 1, exclude_max=True)
 shared: dict[str, Any] = {
@@ -147,6 +154,9 @@ ANOTHER_VALUE: dict[tuple[str, ...], Any] = {
     ("model", "feed_forward"): "relu",
     ("model", "biases"): "all",
     ("model", "d_model"): 32,
+    ("model", "n_kv_heads"): 1,
+    ("model", "loop_norm"): "own",
+    ("model", "injection"): "added",
     ("optim", "name"): "muon",
     ("optim", "betas"): [0.9, 0.99],
     ("source", "train_examples"): 10,

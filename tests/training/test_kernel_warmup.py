@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from loopt import LoopPlan
+from loopt.attention import fastest_attention
 from loopt.kernels import fused_attention
-from loopt.model import fastest_attention
 from loopt.runs import AdafactorConfig, MuonConfig, OptimizerConfig, TrainConfig
 from loopt.training import kernel_warmup
 from loopt.training.kernel_warmup import warming_up_kernels
@@ -83,9 +83,9 @@ def test_training_compiles_none_of_our_kernels_again(optim: OptimizerConfig) -> 
     attend = fused_attention(config.model)
     assert attend is rotary.attend
     heads, width = config.model.n_heads, config.model.width_of_head
-    qkv = torch.randn(4 * 1280, 3, heads, width, device="cuda").bfloat16().requires_grad_()
+    qkv = torch.randn(4 * 1280, 3 * heads, width, device="cuda").bfloat16().requires_grad_()
     with fastest_attention(qkv.device):
-        attend(qkv, model.context(((4, 1280),)), 0.125).sum().backward()
+        attend(qkv, model.context(((4, 1280),)), config.model.heads).sum().backward()
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter)
     zero = torch.zeros((), device="cuda")

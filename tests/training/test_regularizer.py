@@ -13,7 +13,7 @@ from torch import Tensor
 
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
 from loopt.errors import ConfigError
-from loopt.model import FeedForwardKind
+from loopt.model_config import FeedForwardKind
 from loopt.runs.config import RegularizerConfig, RegularizerKind
 from loopt.runs.optimizers import OPTIMIZERS
 from loopt.similarity import layer_groups

@@ -8,7 +8,7 @@ import tyro
 
 from loopt.commands.parsing import parse_options
 from loopt.errors import InputError
-from loopt.model import FeedForwardKind, ModelConfig
+from loopt.model_config import FeedForwardKind, ModelConfig
 from loopt.plan import LoopPlan
 from loopt.report.drawing import draw_plan
 from loopt.report.screen import screen

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 
 from loopt._version import source_hash
-from loopt.model import Attend, LoopedTransformer, ModelConfig
+from loopt.attention import Attend
+from loopt.model import LoopedTransformer, ModelConfig
 
 
 @functools.cache
@@ -29,6 +30,8 @@ def fused_attention(config: ModelConfig) -> Attend | None:
     """Returns our attention kernel for a model on CUDA, or None where none fits; needs Triton."""
     from loopt.kernels import attention, rotary
 
+    if config.heads.keys != config.heads.queries:
+        return None
     if config.max_len <= attention.MAX_TOKENS and config.width_of_head in attention.HEAD_DIMS and config.scale > 0:
         return attention.attend
     if config.positions == "rope" and config.width_of_head in rotary.HEAD_DIMS:

@@ -20,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from loopt.model import Context
+from loopt.attention import Context, Heads
 
 MAX_TOKENS = 256
 HEAD_DIMS = (16, 32, 64)
@@ -370,8 +370,10 @@ def _backward(ctx, grad_out, grad_lse):
 short_attention.register_autograd(_backward, setup_context=_setup)
 
 
-def attend(qkv: Tensor, context: Context, scale: float) -> Tensor:
-    """Computes ``loopt.model.attend`` for up to MAX_TOKENS tokens, heads of HEAD_DIMS and a positive scale."""
+def attend(qkv: Tensor, context: Context, heads: Heads) -> Tensor:
+    """Computes ``loopt.attention.attend`` for up to MAX_TOKENS tokens, heads of HEAD_DIMS, as many of keys as of
+    queries, and a positive scale."""
+    qkv = qkv.contiguous().unflatten(1, (3, heads.queries))  # [N, 3 * H, E] -> [N, 3, H, E]
     cos, sin = context.rope or (qkv, qkv)  # not read without rotary positions
     counts, lengths = zip(*context.packing, strict=True)
-    return short_attention(qkv.contiguous(), cos, sin, counts, lengths, scale, context.rope is not None)[0]
+    return short_attention(qkv, cos, sin, counts, lengths, heads.scale, context.rope is not None)[0]

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from loopt.model import Context, attend_with
+from loopt.attention import Context, Heads, Rope, attend_with
 
 HEAD_DIMS = (16, 32, 64, 128, 256)
 ELEMENTS, WARPS = 2048, 4  # a program has so many of queries, of keys and of values: 16 a thread
@@ -112,6 +112,12 @@ def _backward(ctx, grad_q, grad_k, grad_v):
 split_and_rotate.register_autograd(_backward, setup_context=_setup)
 
 
-def attend(qkv: Tensor, context: Context, scale: float) -> Tensor:
-    """Computes ``loopt.model.attend`` for heads of HEAD_DIMS with rotary positions."""
-    return attend_with(split_and_rotate, qkv, context, scale)
+def attend(qkv: Tensor, context: Context, heads: Heads) -> Tensor:
+    """Computes ``loopt.attention.attend`` for heads of HEAD_DIMS, as many of keys as of queries, with rotary
+    positions."""
+    return attend_with(_split, qkv, context, heads)
+
+
+def _split(qkv: Tensor, heads: Heads, rope: Rope | None) -> tuple[Tensor, Tensor, Tensor]:
+    assert rope is not None
+    return split_and_rotate(qkv.unflatten(2, (3, heads.queries)), *rope)  # [B, T, 3 * H, E] -> [B, T, 3, H, E]

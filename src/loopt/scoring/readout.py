@@ -58,6 +58,15 @@ def read_out(
     return Reading(tokens, probabilities, entropy, None if targets is None else log_probability)
 
 
+@torch.no_grad()
+def first_choices(model: LoopedTransformer, state: Tensor, chunk_bytes: int = CHUNK_BYTES) -> Tensor:
+    """Returns the likeliest token at every position of a state [B, T, D], as [B, T]."""
+    x = model.final_norm(state).flatten(0, -2)  # [B * T, D]
+    no_targets = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+    (found,) = _in_chunks(_first_choice, x, model.readout_weight, no_targets, chunk_bytes=chunk_bytes)
+    return found.view(state.shape[:-1])
+
+
 def readout_type(x: Tensor, readout: Tensor) -> torch.dtype:
     """Returns the type of the readout's product: autocast's where that is on."""
     device = x.device.type
@@ -101,6 +110,10 @@ def _in_chunks(
 def _exact(logits: Tensor) -> Tensor:
     """Returns log-probabilities [N, V], in float32 at least."""
     return logits.log_softmax(1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def _first_choice(logits: Tensor, targets: Tensor) -> tuple[Tensor]:
+    return (logits.argmax(1),)
 
 
 def _log_probability_of(logits: Tensor, targets: Tensor) -> tuple[Tensor]:

@@ -188,6 +188,13 @@ class FormalTransformer:
             "feed_forward": "relu",
             "biases": "feed_forward",
             "tied_readout": False,
+            "n_kv_heads": None,
+            "qk_norm": False,
+            "loop_norm": "none",
+            "injection": "none",
+            "loop_embedding": False,
+            "residual_scaling": False,
+            "exit_gate": False,
         }
         for field, value in wanted.items():
             if getattr(config, field) != value:

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+from loopt.attention import Context, fastest_attention
 from loopt.kernels import fused_attention, has_triton
-from loopt.model import Context, ModelConfig, fastest_attention
+from loopt.model import ModelConfig
 from loopt.runs import OptimizerConfig, TrainConfig
 from loopt.training.optim import build_optimizers
 from loopt.training.update import update
@@ -53,11 +54,11 @@ def _attend_once(config: ModelConfig) -> None:
 
     if fused_attention(config) is rotary.attend:  # the other one's kernels depend on how long sequences are
         heads, width = config.n_heads, config.width_of_head
-        qkv = torch.zeros(16, 3, heads, width, dtype=torch.bfloat16, device="cuda", requires_grad=True)
+        qkv = torch.zeros(16, 3 * heads, width, dtype=torch.bfloat16, device="cuda", requires_grad=True)
         angles = torch.zeros(16, width, device="cuda")
         with fastest_attention(qkv.device):
             context = Context(((2, 8),), (angles, angles), rotary.attend)
-            rotary.attend(qkv, context, config.scale).backward(torch.zeros_like(qkv[:, 0]))
+            rotary.attend(qkv, context, config.heads).backward(torch.zeros_like(qkv[:, :heads]))
 
 
 def _update_once(config: OptimizerConfig) -> None:

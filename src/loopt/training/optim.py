@@ -147,7 +147,7 @@ def _decay_groups(parameters: Iterable[nn.Parameter], weight_decay: float) -> li
 
 
 def _is_layer_matrix(name: str, parameter: nn.Parameter) -> bool:
-    return name.startswith("loop.") and parameter.ndim == 2
+    return name.startswith("loop.") and not name.startswith("loop.entries.") and parameter.ndim == 2
 
 
 def _create_state(optimizer: Optimizer) -> None:

@@ -17,6 +17,7 @@ from loopt.runs import TrainConfig
 from loopt.scoring import mean_score, score_each
 from loopt.scoring.precision import autocast
 from loopt.tasks import IGNORE, Batch, Task
+from loopt.training.exit_gate import gate_loss, with_gradient_of
 from loopt.training.learner import Evaluation, Learner
 from loopt.training.parallel import Ranks
 from loopt.training.session import Session
@@ -49,7 +50,10 @@ def backward(
     context = model.context(tuple((one.tokens.shape[0], one.tokens.shape[1]) for one in batches))
     with autocast(targets.device):
         x = torch.cat([model.embed(one.tokens).flatten(0, 1) for one in batches])  # [N, D]
-        loss = readout_loss(model, model.iterate(x, loops, context), targets, weights)
+        record: list[Tensor] | None = [] if model.config.has_exit_gate else None
+        loss = readout_loss(model, model.iterate(x, loops, context, record), targets, weights)
+        if record is not None:
+            loss = with_gradient_of(loss, gate_loss(model, record, loops, context, weights))
     loss.backward()
     return loss.detach()
 

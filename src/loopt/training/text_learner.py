@@ -26,6 +26,7 @@ from loopt.source import Split
 from loopt.text.order import sequence_at
 from loopt.text.source import Text
 from loopt.training.chunked_loss import chunked_loss
+from loopt.training.exit_gate import gate_loss, with_gradient_of
 from loopt.training.learner import Evaluation, Learner
 from loopt.training.parallel import Ranks, shard_model
 from loopt.training.session import Session
@@ -36,6 +37,9 @@ PEAK_TFLOPS = {"H100": 989.0, "H200": 989.0, "B200": 2250.0, "A100": 312.0, "L40
 ACTIVATION_MEMORY_BUDGET = 0.7
 """Of what a compiled layer would keep for the backward pass, the share that it may: that leaves out norms and products
 of activations, which cost next to nothing to compute again, and no matrix product."""
+
+GATE_EVERY = 8
+"""The exit gate learns from every so many tokens."""
 
 
 class LanguageLoss(nn.Module):
@@ -49,9 +53,17 @@ class LanguageLoss(nn.Module):
     def forward(self, tokens: Tensor, weights: Tensor, loops: int | None = None) -> Tensor:
         """Returns the loss of predicting each token [B, T + 1] from those before, summed with weights [B]."""
         model, targets = self.model, tokens[:, 1:]
-        x = model.final_norm(model.iterate(model.embed(tokens[:, :-1]), loops))  # [B, T, D]
-        each = weights[:, None].expand(targets.shape).flatten()  # [B * T]
-        return chunked_loss(x.flatten(0, 1), model.readout_weight, targets.flatten(), each, compiled=self.compiled)
+        context = model.context(((targets.shape[0], targets.shape[1]),))
+        record: list[Tensor] | None = [] if model.config.has_exit_gate and torch.is_grad_enabled() else None
+        x = model.final_norm(model.iterate(model.embed(tokens[:, :-1]), loops, context, record))  # [B, T, D]
+        each = weights[:, None].expand(targets.shape)  # [B, T]
+        loss = chunked_loss(
+            x.flatten(0, 1), model.readout_weight, targets.flatten(), each.flatten(), compiled=self.compiled
+        )
+        if record is None:
+            return loss
+        of_batch = gate_loss(model, record, loops, context, each, GATE_EVERY) * each.sum()
+        return with_gradient_of(loss, of_batch)
 
 
 class TextLearner(Learner):
