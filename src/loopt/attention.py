@@ -41,6 +41,8 @@ class Context(NamedTuple):
     """Which attention to use: a training kernel, prefill, or one query against a cache."""
     cache: Any = None
     """What this layer's attention keeps in this loop, such as keys and values; the walker puts it there."""
+    run_layer: Callable[[Any, Tensor, Context], Tensor] | None = None
+    """Runs a layer in place of its own forward: kernels that compute a whole one."""
 
 
 Attend = Callable[[Tensor, Context, Heads], Tensor]

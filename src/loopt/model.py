@@ -60,6 +60,7 @@ class LoopedTransformer(nn.Module):
             require_affordable(f"a model of {config.parameters():,} parameters", memory=config.memory())
         self.config = config
         self.attend: Attend = attend
+        self.codec: Any = None  # what turns text into its tokens and back, where it was loaded from a run
         self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
         if config.positions == "learned":
             self.position_embedding = nn.Embedding(config.max_len, config.d_model)
@@ -208,7 +209,8 @@ class Loop(nn.Module):
             for layer in one_pass.layers:
                 if caches is not None:
                     context = context._replace(cache=caches[layer, one_pass.loop])
-                x = self.layers[layer](x, context)
+                run = context.run_layer
+                x = self.layers[layer](x, context) if run is None else run(self.layers[layer], x, context)
         return x
 
 

@@ -74,6 +74,19 @@ class TensorStream(Stream):
         return row_key, column_key
 
 
+class RowStream:
+    """Random numbers of rows that each have a key of their own, such as texts that are generated side by side."""
+
+    def __init__(self, keys: Tensor) -> None:
+        self._keys = keys  # [rows] int64
+
+    def uniform(self, counts: Tensor, purpose: str) -> Tensor:
+        """Draws a number in [0, 1) for each row, by its key and a count [rows], such as that of its tokens so far."""
+        row_key, count_key = _keys(("rows", 0, "", purpose))
+        bits = _mix(_mix((self._keys ^ row_key) * _GOLDEN) + _mix((counts ^ count_key) * _GOLDEN))
+        return _shift_right(bits, 64 - 24).float() * 2.0**-24
+
+
 @dataclass(frozen=True)
 class _RecordingStream(Stream):
     """A stream that records the purposes it is asked for."""

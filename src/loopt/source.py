@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal, Self, get_args
 
@@ -12,6 +13,33 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 
 PLACE = {"place": True}
 """Marks a field that says where something lies: no part of the run's identity."""
+
+
+class Codec(ABC):
+    """Turns text into the tokens of a model and back."""
+
+    @property
+    @abstractmethod
+    def vocab_size(self) -> int:
+        """Returns one more than the largest token."""
+
+    @property
+    def end(self) -> int | None:
+        """Returns the token that ends a text, or None where there is no such token."""
+        return None
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """Returns the tokens of a text."""
+
+    @abstractmethod
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Returns the text of tokens."""
+
+    @abstractmethod
+    def stream(self) -> Callable[[int], str]:
+        """Returns what decodes one token after the other: the text that each adds, which may be empty for a token that
+        is only a part of a character."""
 
 
 class Source(ABC):
@@ -40,6 +68,10 @@ class Source(ABC):
 
     def check_length(self, length: int) -> None:  # noqa: B027 (tasks have their own length)
         """Raises an InputError where no example of ``length`` tokens can be read."""
+
+    @abstractmethod
+    def codec(self, run: Path) -> Codec:
+        """Returns what turns text into this source's tokens, by the files that the directory of a run keeps."""
 
     def run_files(self) -> dict[str, str]:
         """Returns the files, by name, that a run directory keeps so that its model can be used without the source."""

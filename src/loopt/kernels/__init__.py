@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
+from torch import Tensor, nn
 
 from loopt._version import source_hash
-from loopt.attention import Attend
-from loopt.model import LoopedTransformer, ModelConfig
+from loopt.attention import Attend, Context
+from loopt.model import Layer, LoopedTransformer, ModelConfig
 
 
 @functools.cache
@@ -37,6 +40,25 @@ def fused_attention(config: ModelConfig) -> Attend | None:
     if config.positions == "rope" and config.width_of_head in rotary.HEAD_DIMS:
         return rotary.attend
     return None
+
+
+class DecodeKernels(NamedTuple):
+    """What our kernels do of decoding one token of each row; None where they do not fit."""
+
+    attend: Attend | None = None
+    run_layer: Callable[[Layer, Tensor, Context], Tensor] | None = None
+    read_out: Callable[[Tensor, nn.Module, Tensor], Tensor] | None = None
+
+
+def decode_kernels(model: LoopedTransformer, rows: int) -> DecodeKernels:
+    """Returns the kernels that fit decoding with this model, where it is, and so many rows."""
+    if not (model.token_embedding.weight.is_cuda and has_triton()):
+        return DecodeKernels()
+    from loopt.kernels import decode
+
+    if decode.fits_layers(model.config, rows):
+        return DecodeKernels(decode.attend, decode.run_layer, decode.read_out)
+    return DecodeKernels(decode.attend if decode.fits_attention(model.config) else None)
 
 
 def tag_compile_cache() -> None:

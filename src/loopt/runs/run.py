@@ -35,6 +35,7 @@ from loopt.model import LoopedTransformer
 from loopt.runs import checkpoint, codec
 from loopt.runs.checkpoint import CheckpointError, TrainState, WrittenFile
 from loopt.runs.config import TrainConfig
+from loopt.source import Codec
 
 KEEP_LAST = 2
 
@@ -237,7 +238,13 @@ class Run:
         model = LoopedTransformer(replace(self.config.model, plan=self.config.plan_of_checkpoint(step)))
         with self.advising(step):
             checkpoint.load_weights(self.checkpoints, step, model)
+        model.codec = self.codec
         return model
+
+    @property
+    def codec(self) -> Codec:
+        """Returns what turns text into the model's tokens and back."""
+        return self.config.source.codec(self.directory)
 
     # Metrics
 

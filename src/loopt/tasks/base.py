@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from loopt.errors import InputError, require
 from loopt.limits import LARGEST, require_affordable
 from loopt.random_bits import Stream
-from loopt.source import Source, Split
+from loopt.source import Codec, Source, Split
 
 IGNORE = -100
 """Stands where a position has no label; the loss and exact match leave it out."""
@@ -129,6 +130,9 @@ class Task(Source):
             at = found.end()
         return tokens
 
+    def codec(self, run: Path) -> Codec:
+        return TaskCodec(self)
+
     @abstractmethod
     def solve(self, tokens: Sequence[int]) -> list[int]:
         """Returns the right label at each position of one example, IGNORE where the problem defines none.
@@ -141,6 +145,27 @@ class Task(Source):
     @abstractmethod
     def render(self, tokens: Sequence[int]) -> str:
         """Returns one example as text for people, with its answer and how it comes about."""
+
+
+class TaskCodec(Codec):
+    """Turns the words of a task's vocabulary into tokens and back."""
+
+    def __init__(self, task: Task) -> None:
+        self._task, self._words = task, task.vocabulary
+        self._space = "" if all(len(word) == 1 for word in self._words) else " "
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self._words)
+
+    def encode(self, text: str) -> list[int]:
+        return self._task.encode(text)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self._space.join(self._words[token] for token in tokens)
+
+    def stream(self) -> Callable[[int], str]:
+        return lambda token: self._words[token] + self._space
 
 
 def check_integer(task: str, field: str, value: Any, at_least: int, at_most: int = LARGEST) -> None:

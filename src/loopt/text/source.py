@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 from loopt.errors import InputError
-from loopt.source import PLACE, SPLITS, Source
+from loopt.source import PLACE, SPLITS, Codec, Source
 from loopt.text.corpus import Corpus
 from loopt.text.index import INDEX, TOKENIZER, UNFINISHED, Index
 from loopt.text.prepare import Settings, prepare
 from loopt.text.progress import progress_bar
 from loopt.text.token_data import TokenData
-from loopt.text.tokenizer import train_tokenizer
+from loopt.text.tokenizer import TokenizerCodec, train_tokenizer
 
 VOCABULARY, HELD_OUT = 2048, 0.1
 """For text files: a small vocabulary, and shares for validation and test that are large enough for few documents."""
@@ -32,6 +32,8 @@ class Text(Source):
     """A directory that `loopt data prepare` made, or text files, which are then prepared beside the run."""
     fingerprint: str = ""
     """The fingerprint of the tokens, filled in when a run starts; the run then refuses any other text."""
+    end_of_document: str = ""
+    """The token that ends a document, filled in when a run starts."""
 
     @cached_property
     def tokens(self) -> TokenData:
@@ -46,6 +48,9 @@ class Text(Source):
         for split in SPLITS:
             self.tokens.sequences(split, length)
 
+    def codec(self, run: Path) -> Codec:
+        return TokenizerCodec(run / TOKENIZER, self.end_of_document)
+
     def run_files(self) -> dict[str, str]:
         return {TOKENIZER: self.tokens.tokenizer_file().text}
 
@@ -59,7 +64,8 @@ class Text(Source):
                 f"data {directory}: its fingerprint is {tokens.fingerprint}, the run was started on "
                 f"{self.fingerprint}; train on other text in another run"
             )
-        ready = replace(self, data=str(directory), fingerprint=tokens.fingerprint)
+        end = tokens.index.recipe.end_of_document
+        ready = replace(self, data=str(directory), fingerprint=tokens.fingerprint, end_of_document=end)
         vars(ready)["tokens"] = tokens  # which cached_property would open again
         return ready
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +12,7 @@ from typing import Any
 
 from loopt.errors import InputError, require
 from loopt.files import parse_json
+from loopt.source import Codec
 from loopt.text.compressed import INSTALL
 
 END_OF_DOCUMENT = "<|endoftext|>"
@@ -95,6 +96,37 @@ class TokenizerFile:
                 f"choose with --end-of-document (its special tokens: {', '.join(special[:8]) or 'none'})"
             )
         return found
+
+
+class TokenizerCodec(Codec):
+    """Turns text into the tokens of a tokenizer file and back; the file is read when it is first needed."""
+
+    def __init__(self, path: Path, end_of_document: str) -> None:
+        self._path, self._end_of_document = path, end_of_document
+
+    @cached_property
+    def _file(self) -> TokenizerFile:
+        return TokenizerFile.find(str(self._path))
+
+    @property
+    def vocab_size(self) -> int:
+        return self._file.vocab_size
+
+    @property
+    def end(self) -> int | None:
+        return self._file.id_of(self._end_of_document) if self._end_of_document else None
+
+    def encode(self, text: str) -> list[int]:
+        return self._file.encode([text])[0]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return self._file.decode(list(tokens))
+
+    def stream(self) -> Callable[[int], str]:
+        from tokenizers.decoders import DecodeStream
+
+        tokenizer, stream = self._file.tokenizer, DecodeStream(skip_special_tokens=False)
+        return lambda token: stream.step(tokenizer, token) or ""
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> TokenizerFile:
