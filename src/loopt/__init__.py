@@ -9,12 +9,13 @@ from loopt.errors import InputError
 from loopt.plan import LoopPlan
 
 if TYPE_CHECKING:
+    from loopt.generation import generate
     from loopt.model import LoopedTransformer, ModelConfig
     from loopt.runs import Run, load
 
     load_run = Run.load
 
-__all__ = ["InputError", "LoopPlan", "LoopedTransformer", "ModelConfig", "__version__", "load", "load_run"]
+__all__ = ["InputError", "LoopPlan", "LoopedTransformer", "ModelConfig", "__version__", "generate", "load", "load_run"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,6 +24,10 @@ def __getattr__(name: str) -> Any:
         from loopt import model
 
         return getattr(model, name)
+    if name == "generate":
+        from loopt import generation
+
+        return generation.generate
     if name in ("load", "load_run"):
         from loopt import runs
 

@@ -20,9 +20,12 @@ Looped transformers: models that think longer by running the same layers again.
   loopt reproduce quick            train three small models and see looping work (minutes, no GPU)
   loopt train PRESET [options]     train a model, or resume a run that was stopped
   loopt eval RUN [--loops 1 2 4]   measure a trained model, with any number of loops
+  loopt generate RUN --prompt ...  have it write, with any number of loops
+  loopt score RUN --text ...       what it makes of a text: log-probabilities, bits per byte
   loopt tasks list | show NAME     the reasoning tasks, and an instance of one
   loopt data prepare | show DIR    text to tokens that a language model trains on
   loopt thoughts RUN               what a trained model would answer after each loop
+  loopt analyze exit | cache RUN   what leaving loops early, or keeping less of them, costs
   loopt similarity RUN             how alike a run's layers are, as numbers and heatmaps
   loopt plan "4x(1,4,1)" [sizes]   draw a plan, with its parameters and FLOPs
   loopt prove THEOREM              the paper's theorems, as weights that are built, run and checked
@@ -30,7 +33,10 @@ Looped transformers: models that think longer by running the same layers again.
 Every command explains itself with --help. loopt --version prints the version.
 """
 
-COMMANDS = ("reproduce", "train", "eval", "tasks", "data", "thoughts", "similarity", "plan", "prove")
+COMMANDS = (
+    *("reproduce", "train", "eval", "generate", "score", "tasks", "data", "thoughts", "analyze", "similarity"),
+    *("plan", "prove"),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

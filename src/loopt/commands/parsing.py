@@ -72,6 +72,14 @@ def _path_in_utf8(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | N
     )
 
 
+@registry.primitive_rule
+def _exit_rule(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    """Has exit rules given as text, which is read when it is known with which model."""
+    if getattr(info.type, "__name__", "") != "ExitRule":
+        return None
+    return PrimitiveConstructorSpec(1, "RULE", lambda words: words[0], lambda value: False, lambda value: [repr(value)])
+
+
 def path_named(name: str) -> Path:
     """Returns the path of that name, which has to be UTF-8: weights can be kept under no other."""
     if any("\ud800" <= c <= "\udfff" for c in name):

@@ -70,10 +70,15 @@ def _engine_for(
 ) -> tuple[Engine, list[list[int]]]:
     """Returns an engine just large enough, and the tokens of the prompts."""
     settings = replace(settings or Settings(), **changes)
+    settings.check(model)
     tokens = read_prompts(model, prompts, codec or model.codec)
-    rows = min(len(tokens) * settings.samples, settings.batch_size)
-    length = max(len(prompt) + _limit(model, prompt, settings) - 1 for prompt in tokens)
-    return Engine(model, rows, length, settings, codec), tokens
+    return Engine(model, *room_for(model, tokens, settings), settings, codec), tokens
+
+
+def room_for(model: LoopedTransformer, prompts: Sequence[Sequence[int]], settings: Settings) -> tuple[int, int]:
+    """Returns how many rows, and tokens in each, an engine for these prompts needs."""
+    rows = min(len(prompts) * settings.samples, settings.batch_size)
+    return rows, max(len(prompt) + _limit(model, prompt, settings) - 1 for prompt in prompts)
 
 
 class Engine:
@@ -97,16 +102,17 @@ class Engine:
 
     def generate(self, prompts: Prompts, seeds: Sequence[int] | None = None) -> list[Completion]:
         """Returns a completion for each prompt and sample."""
-        rows = self._rows_for(prompts, seeds)
-        for _ in self._run(rows):
+        rows = self.rows_for(prompts, seeds)
+        for _ in self.run(rows):
             pass
         return [row.completion() for row in rows]
 
     def stream(self, prompts: Prompts, seeds: Sequence[int] | None = None) -> Iterator[Piece]:
         """Yields each token with its text as soon as it is there."""
-        return self._run(self._rows_for(prompts, seeds))
+        return self.run(self.rows_for(prompts, seeds))
 
-    def _rows_for(self, prompts: Prompts, seeds: Sequence[int] | None) -> list[Row]:
+    def rows_for(self, prompts: Prompts, seeds: Sequence[int] | None = None) -> list[Row]:
+        """Returns a row for each prompt and sample, for ``run``."""
         settings, tokens = self.settings, read_prompts(self.model, prompts, self.codec)
         if seeds is not None and len(seeds) != len(tokens):
             raise InputError(f"{len(seeds)} seeds: allowed is one for each of the {len(tokens)} prompts")
@@ -125,8 +131,9 @@ class Engine:
                 rows.append(Row(prompt, key, limit, frozenset(stop_ids), text))
         return rows
 
-    def _run(self, rows: list[Row]) -> Iterator[Piece]:
-        """Generates for all rows, some at a time."""
+    def run(self, rows: list[Row]) -> Iterator[Piece]:
+        """Generates for all rows, some at a time, and yields each token as soon as it is there; afterwards every row
+        has its completion."""
         for first in range(0, len(rows), self.rows):
             batch = rows[first : first + self.rows]
             idle = self.rows - len(batch)

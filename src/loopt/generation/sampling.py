@@ -37,7 +37,8 @@ class Sampling:
     """Make tokens that the prompt or the text so far has less likely: their logits are divided by this if positive, and
     multiplied if negative."""
 
-    def __post_init__(self) -> None:
+    def check_values(self) -> None:
+        """Raises an InputError for a value that makes no sense."""
         finite = math.isfinite(self.temperature) and self.temperature >= 0
         require(finite, "temperature", self.temperature, "0 (greedy) or more", InputError)
         require(self.top_k is None or self.top_k >= 1, "top_k", self.top_k, "1 or more, or none", InputError)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from loopt.errors import InputError, require
 from loopt.generation.cache import CachePolicy, PolicyName
-from loopt.generation.exits import ExitRule
+from loopt.generation.exits import ExitRule, check_exit, parse_exit
 from loopt.generation.sampling import Sampling
 from loopt.limits import INT64, LARGEST
 from loopt.model import LoopedTransformer
+from loopt.plan import LoopPlan
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,9 @@ class Settings(Sampling):
     """A row's random numbers depend on this, its prompt, and which of the prompt's samples it is."""
     loops: int | None = None
     """How often to run the loopable block; as often as in training unless given."""
-    exit_rule: ExitRule | None = None
-    """When a row has looped enough for a token; unless given, all loops run."""
+    exit: str | ExitRule | None = None
+    """When a row has looped enough for a token: change:T, kl:T, entropy:T or gate:T, with a threshold T; unless given,
+    all loops run."""
     draft_loops: int | None = None
     """Self-speculation: draft tokens with so few loops, and verify them together with all. The text stays the same."""
     draft_tokens: int = 4
@@ -41,31 +43,41 @@ class Settings(Sampling):
     batch_size: int = 64
     """Rows at a time."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("max_new_tokens", "samples", "batch_size", "draft_tokens"):
-            require(1 <= getattr(self, name) <= LARGEST, name, getattr(self, name), f"1 to {LARGEST}", InputError)
-        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
-        object.__setattr__(self, "stop_ids", tuple(self.stop_ids))
-        require(all(self.stop), "stop", self.stop, "texts that are not empty", InputError)
-        require(self.seed in INT64, "seed", self.seed, "-2^63 to 2^63 - 1", InputError)
-        if self.draft_loops is not None:
-            greedy = self.temperature == 0 and self.repetition_penalty == 1
-            require(greedy, "draft_loops", self.draft_loops, "none unless decoding is greedy", InputError)
-            require(self.exit_rule is None, "draft_loops", self.draft_loops, "none with an exit rule", InputError)
-            require(self.cache == "all", "draft_loops", self.draft_loops, "none unless cache=all", InputError)
-
     @property
     def policy(self) -> CachePolicy:
         return CachePolicy(self.cache, self.window)
 
+    @property
+    def exit_rule(self) -> ExitRule | None:
+        return parse_exit(self.exit) if isinstance(self.exit, str) else self.exit
+
     def check(self, model: LoopedTransformer) -> None:
-        """Raises an InputError where the model cannot be run so."""
-        plan, vocabulary = model.plan_with(self.loops), model.config.vocab_size
+        """Raises an InputError for settings that make no sense, or not with this model."""
+        self.check_values()
+        for name in ("max_new_tokens", "samples", "batch_size", "draft_tokens"):
+            require(1 <= getattr(self, name) <= LARGEST, name, getattr(self, name), f"1 to {LARGEST}", InputError)
+        require(all(self.stop), "stop", self.stop, "texts that are not empty", InputError)
+        require(self.seed in INT64, "seed", self.seed, "-2^63 to 2^63 - 1", InputError)
+        words = model.config.vocab_size
         for token in self.stop_ids:
-            require(0 <= token < vocabulary, "stop_ids", token, f"0 to {vocabulary - 1}", InputError)
+            require(0 <= token < words, "stop_ids", token, f"0 to {words - 1}", InputError)
+        plan, rule, policy = model.plan_with(self.loops), self.exit_rule, self.policy
+        if rule is not None:
+            check_exit(rule, model)
+            plan.around_loop()
+            require(
+                policy.name == "all", "cache", policy.name, "all with an exit rule, whose rows copy places", InputError
+            )
         if self.draft_loops is not None:
-            _, looped, _ = plan.around_loop()
-            fits = 1 <= self.draft_loops < len(looped)
-            allowed = f"1 to {len(looped) - 1}, fewer than the {len(looped)} loops that verify"
-            require(fits, "draft_loops", self.draft_loops, allowed, InputError)
+            self._check_drafts(plan)
+
+    def _check_drafts(self, plan: LoopPlan) -> None:
+        _, looped, _ = plan.around_loop()
+        most = len(looped) - 1
+        for holds, allowed in (
+            (1 <= (self.draft_loops or 0) <= most, f"1 to {most}, fewer than the {len(looped)} loops that verify"),
+            (self.temperature == 0 and self.repetition_penalty == 1, "none unless decoding is greedy"),
+            (self.exit is None, "none with an exit rule"),
+            (self.cache == "all", "none unless cache=all"),
+        ):
+            require(holds, "draft_loops", self.draft_loops, allowed, InputError)

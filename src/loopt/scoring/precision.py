@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 
-from loopt.model import ModelConfig
+from loopt.model import LoopedTransformer, ModelConfig
 
 BFLOAT16_ON = ("cuda",)
 """Devices where matrix products are in bfloat16."""
@@ -20,6 +22,14 @@ def computes_in_bfloat16(device: torch.device) -> bool:
 def autocast(device: torch.device) -> torch.autocast:
     """Returns the context in which a model with float32 weights computes on this device."""
     return torch.autocast(device.type, torch.bfloat16, enabled=computes_in_bfloat16(device))
+
+
+def bfloat16_copy(model: LoopedTransformer) -> LoopedTransformer:
+    """Returns a copy whose parameters are in bfloat16; the angles of rotary positions stay exact."""
+    computing = copy.deepcopy(model)
+    for parameter in computing.parameters():
+        parameter.data = parameter.data.bfloat16()
+    return computing
 
 
 def scoring_batch(model: ModelConfig, length: int, device: torch.device) -> int:

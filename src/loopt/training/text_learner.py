@@ -5,7 +5,6 @@ Which sequences a step has depends on data, seed and step alone. Each rank reads
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -21,7 +20,7 @@ from loopt.kernels import compile_model
 from loopt.model import LoopedTransformer
 from loopt.runs import TrainConfig
 from loopt.scoring.perplexity import mean_loss, perplexity
-from loopt.scoring.precision import computes_in_bfloat16, scoring_batch
+from loopt.scoring.precision import bfloat16_copy, computes_in_bfloat16, scoring_batch
 from loopt.source import Split
 from loopt.text.order import sequence_at
 from loopt.text.source import Text
@@ -73,7 +72,7 @@ class TextLearner(Learner):
     def set_up(self) -> bool:
         config, model, ranks, parallel = self.config, self.model, self.ranks, self.session.parallel
         self.copied = computes_in_bfloat16(self.device) and not (ranks.distributed and parallel == "fsdp")
-        self.computing = _in_bfloat16(model) if self.copied else model
+        self.computing = bfloat16_copy(model) if self.copied else model
         if self.compiled:
             compile_model(self.computing)
         self.loss = shard_model(LanguageLoss(self.computing, self.compiled), self.computing, ranks, parallel)
@@ -193,11 +192,3 @@ class TextLearner(Learner):
 
     def _forward_flops(self, loops: int | None) -> int:
         return replace(self.config.model, plan=self.model.plan_with(loops)).flops(self.length)
-
-
-def _in_bfloat16(model: LoopedTransformer) -> LoopedTransformer:
-    """Returns a copy whose parameters are in bfloat16; the angles of rotary positions stay exact."""
-    computing = copy.deepcopy(model)
-    for parameter in computing.parameters():
-        parameter.data = parameter.data.bfloat16()
-    return computing

@@ -1,0 +1,180 @@
+"""loopt analyze exit RUN, loopt analyze cache RUN"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import tyro
+from rich.table import Table
+
+from loopt.analysis.exits import ExitPoint, exit_points, rules_for
+from loopt.analysis.forced import Given, decode_given
+from loopt.commands.parsing import checkpoint_named, choose, parse_options
+from loopt.devices import DeviceName, pick_device
+from loopt.errors import InputError, MissingPackageError, require
+from loopt.files import explain_os_errors, write_atomically
+from loopt.generation.cache import CachePolicy, cache_bytes
+from loopt.limits import LARGEST
+from loopt.model import LoopedTransformer
+from loopt.report.exit_curve import draw_exit_curve
+from loopt.report.screen import printable, screen
+from loopt.runs import Run
+from loopt.scoring import perplexity
+from loopt.source import Split
+from loopt.text.source import Text
+
+USAGE = """\
+usage: loopt analyze exit RUN [options]    quality against loops, for rules that end a token's loops early
+       loopt analyze cache RUN [options]   memory and quality of caches that keep less
+
+Both decode held-out examples token by token, as generation would: text from its middle on, a task from its answer on.
+For example:
+
+  loopt analyze exit runs/lm-cpu --rules entropy kl
+  loopt analyze cache runs/lm-cpu --windows 8 32
+"""
+
+
+@dataclass(frozen=True)
+class ExitOptions:
+    """Measure and draw quality against mean loops, for exit rules with several thresholds and for fixed loops. Writes
+    exit.json and exit.png. For example:
+
+    loopt analyze exit runs/lm-cpu --rules entropy kl
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Directory of the run."""
+    rules: tuple[Literal["change", "kl", "entropy", "gate"], ...] = ()
+    """Which exit rules to try; all that the model has what it takes for unless given."""
+    examples: int = 64
+    """Examples, or sequences of text, to decode."""
+    split: Literal["validation", "test"] = "test"
+    """Of which split."""
+    checkpoint: str = "best"
+    """best, last, or a step."""
+    data: str | None = None
+    """Where the text is now, if it has moved since training."""
+    device: DeviceName = "auto"
+    """Where to run the model."""
+    out: Path | None = None
+    """Directory of the two files; the run's unless given."""
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """Measure memory and quality of each cache policy. For example:
+
+    loopt analyze cache runs/lm-cpu --windows 8 32
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Directory of the run."""
+    windows: tuple[int, ...] = (16, 64)
+    """Windows of first+window to try: tokens that are seen in every loop but the first."""
+    loops: int | None = None
+    """How often to run the loopable block; as often as in training unless given."""
+    examples: int = 64
+    """Examples, or sequences of text, to decode."""
+    split: Literal["validation", "test"] = "test"
+    """Of which split."""
+    checkpoint: str = "best"
+    """best, last, or a step."""
+    data: str | None = None
+    """Where the text is now, if it has moved since training."""
+    device: DeviceName = "auto"
+    """Where to run the model."""
+
+
+def main(arguments: list[str]) -> int:
+    match choose(arguments, USAGE, "analysis", ["exit", "cache"]):
+        case ("exit", options):
+            _exit(parse_options(ExitOptions, options, "loopt analyze exit"))
+        case ("cache", options):
+            _cache(parse_options(CacheOptions, options, "loopt analyze cache"))
+    return 0
+
+
+def _load(options: ExitOptions | CacheOptions) -> tuple[Run, LoopedTransformer, Given]:
+    require(1 <= options.examples <= LARGEST, "examples", options.examples, f"1 to {LARGEST}", InputError)
+    run = Run.load(options.run)
+    model = run.load_model(checkpoint_named(options.checkpoint)).to(pick_device(options.device))
+    source = run.config.source
+    if isinstance(source, Text):
+        source = replace(source, data=options.data or source.data).prepared(options.run)
+    split: Split = options.split
+    device = model.token_embedding.weight.device
+    return run, model, Given.of(source, model.config.max_len, options.examples, split, device)
+
+
+def _exit(options: ExitOptions) -> None:
+    run, model, given = _load(options)
+    is_text = isinstance(run.config.source, Text)
+    rules = rules_for(model, options.rules)
+    model.config.plan.around_loop()  # a plan that does not tell what to loop is refused before anything is measured
+    points: list[ExitPoint] = []
+    with screen(stderr=True).status("decoding") as status:
+        for point in exit_points(model, given, rules):
+            status.update(f"decoding: {point.rule} {point.setting:g}")
+            points.append(point)
+    table = Table(title=_title(given), title_justify="left")
+    for column in ("rule", "loops or threshold", "mean loops", *(_columns(is_text))):
+        table.add_column(column, justify="left" if column == "rule" else "right")
+    for point in points:
+        quality = _qualities(point.decoded.loss, point.decoded.accuracy, is_text)
+        table.add_row(point.rule, f"{point.setting:g}", f"{point.decoded.mean_loops:.2f}", *quality)
+    screen().print(table)
+    _write(points, is_text, options.out or options.run)
+
+
+def _write(points: Sequence[ExitPoint], is_text: bool, folder: Path) -> None:
+    with explain_os_errors(f"write {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "exit.json", json.dumps([asdict(point) for point in points], indent=1) + "\n")
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for point in points:
+        value = perplexity(point.decoded.loss) if is_text else 100 * point.decoded.accuracy
+        curves.setdefault(point.rule, []).append((point.decoded.mean_loops, value))
+    try:
+        draw_exit_curve(curves, "perplexity" if is_text else "accuracy, %", folder / "exit.png")
+    except MissingPackageError as error:
+        print(f"wrote {printable(folder / 'exit.json')}; {error}")
+        return
+    print(f"wrote {printable(folder / 'exit.json')} and exit.png")
+
+
+def _cache(options: CacheOptions) -> None:
+    run, model, given = _load(options)
+    is_text = isinstance(run.config.source, Text)
+    plan, length = model.plan_with(options.loops), given.tokens.shape[1]
+    policies = [CachePolicy("all"), CachePolicy("last")]
+    policies += [CachePolicy("first+window", window) for window in options.windows]
+    table = Table(title=f"{plan}, {_title(given)}", title_justify="left")
+    for column in ("cache", f"bytes a sequence of {length}", "of all", *_columns(is_text)):
+        table.add_column(column, justify="left" if column == "cache" else "right")
+    width = model.token_embedding.weight.dtype.itemsize
+    whole = cache_bytes(model.config, plan, 1, length, policies[0], width)
+    for policy in policies:
+        with screen(stderr=True).status(f"decoding: {policy.name}"):
+            decoded = decode_given(model, given, loops=options.loops, policy=policy)
+        kept = cache_bytes(model.config, plan, 1, length, policy, width)
+        name = f"{policy.name} {policy.window}" if policy.name == "first+window" else policy.name
+        table.add_row(name, f"{kept:,}", f"{kept / whole:.0%}", *_qualities(decoded.loss, decoded.accuracy, is_text))
+    screen().print(table)
+
+
+def _title(given: Given) -> str:
+    rows, length = given.tokens.shape
+    return f"{rows} examples of {length} tokens, of which the last {length - given.prompt} are decoded"
+
+
+def _columns(is_text: bool) -> tuple[str, str]:
+    return ("perplexity" if is_text else "accuracy", "loss")
+
+
+def _qualities(loss: float, accuracy: float, is_text: bool) -> tuple[str, str]:
+    return (f"{perplexity(loss):.3f}" if is_text else f"{accuracy:.1%}"), f"{loss:.4f}"
