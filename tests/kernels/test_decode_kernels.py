@@ -20,8 +20,12 @@ from loopt.scoring.precision import bfloat16_copy
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
-SHAPES = [(64, 96), (96, 50), (512, 1536), (1280, 512), (2048, 6144), (5120, 2048), (2048, 50_304)]
-ROWS = [1, 2, 7, 16, 33, 64]
+PRODUCTS = [  # inputs, outputs, rows, type: every choice of tiles, sizes that do not divide, the sizes of lm-1b
+    *((96, 50, rows, torch.float32) for rows in (1, 3)),
+    *((64, 96, rows, torch.bfloat16) for rows in (1, 2, 33)),
+    *((2048, 6144, rows, torch.bfloat16) for rows in (1, 16, 64)),
+    *((5120, 2048, rows, torch.bfloat16) for rows in (1, 7, 64)),
+]
 SMALL = ModelConfig(
     LoopPlan.parse("2x3"), d_model=64, n_heads=4, d_ff=160, vocab_size=77, max_len=200, feed_forward="swiglu"
 )
@@ -40,9 +44,7 @@ def relative(found: Tensor, wanted: Tensor) -> float:
     return ((found.double() - wanted.double()).norm() / wanted.double().norm()).item()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize(("inputs", "outputs"), SHAPES)
+@pytest.mark.parametrize(("inputs", "outputs", "rows", "dtype"), PRODUCTS)
 def test_products_are_those_in_float64(inputs: int, outputs: int, rows: int, dtype: torch.dtype) -> None:
     x = normal(rows, inputs, dtype=dtype)
     weight, gate = (normal(outputs, inputs, dtype=dtype, seed=s) * inputs**-0.5 for s in (1, 2))
@@ -70,10 +72,10 @@ def test_products_are_those_in_float64(inputs: int, outputs: int, rows: int, dty
 
 
 @pytest.mark.parametrize("window", [None, 48])
-@pytest.mark.parametrize(("heads", "keys"), [(4, 4), (4, 2), (6, 1)])
 @pytest.mark.parametrize(("rows", "room"), [(1, 33), (1, 1280), (5, 300), (64, 129)])
-@pytest.mark.parametrize("head_dim", [16, 64, 128])
-@pytest.mark.parametrize("rope", [True, False])
+@pytest.mark.parametrize(
+    ("heads", "keys", "head_dim", "rope"), [(4, 4, 64, True), (4, 2, 16, True), (6, 1, 128, False)]
+)
 def test_attention_is_that_in_float64(
     rows: int, room: int, heads: int, keys: int, head_dim: int, window: int | None, rope: bool
 ) -> None:
@@ -140,9 +142,12 @@ def test_which_kernels_are_taken(options: dict[str, Any]) -> None:
     assert decode_kernels(build(), rows=65).run_layer is None
 
 
-@pytest.mark.parametrize("rule", [Entropy(4.3), StateChange(0.25)], ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize("rule", [Entropy(0.7), StateChange(0.4)], ids=lambda rule: type(rule).__name__)
 def test_exits_are_those_on_a_cpu(rule: Any) -> None:
     model = build(plan=LoopPlan.parse("1x(1,5,1)"), max_len=40)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(2)  # so that loops differ
     on_cpu = LoopedTransformer(model.config)
     on_cpu.load_state_dict(model.state_dict())
     prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10]]

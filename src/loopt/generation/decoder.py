@@ -36,8 +36,8 @@ Choose = Callable[[Tensor], Tensor]
 class Decoder:
     """A model with a cache for ``batch`` rows of up to ``length`` tokens.
 
-    After ``prefill`` and after each ``step``, ``logits`` [B, V] say what comes next, ``tokens`` [B] what ``choose`` has
-    made of them, and ``loops_used`` [B] how many loops the last token read of each row took."""
+    After ``prefill`` and after each ``step``, ``logits`` [B, V] say what comes next, or with ``choose`` ``tokens`` [B],
+    what that has made of them; ``loops_used`` [B] is how many loops the last token read of each row took."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Decoder:
         last = x[torch.arange(self.batch, device=self.device), until - 1]  # [B, T, D] -> [B, D]
         self.positions.copy_(until)
         self.loops_used.fill_(self._most_loops)
-        self._say(self.model.readout(last))
+        self._say(self.readout(last))
 
     @property
     def _most_loops(self) -> int:
@@ -164,8 +164,11 @@ class Decoder:
     def readout(self, x: Tensor) -> Tensor:
         """Reads the logits [B, V] out of the last states [B, D], in float32 or better."""
         model, read_out = self.model, decode_kernels(self.model, len(x)).read_out
-        logits = model.readout(x) if read_out is None else read_out(x, model.final_norm, model.readout_weight)
-        return logits.to(self.logits.dtype)
+        if read_out is None:
+            return model.readout(x).to(self.logits.dtype)
+        logits = torch.empty(len(x), self.logits.shape[1], dtype=self.logits.dtype, device=self.device)
+        read_out(x, model.final_norm, model.readout_weight, logits)
+        return logits
 
     def walk(
         self, x: Tensor, passes: Sequence[Pass], context: Context, slots: Caches, entered: Tensor | None = None
@@ -188,12 +191,13 @@ class Decoder:
         self._move_on()
 
     def _say(self, logits: Tensor) -> None:
-        self.logits.copy_(logits)
-        if self.choose is not None:
-            self.tokens.copy_(self.choose(self.logits))
+        if self.choose is None:
+            self.logits.copy_(logits)
+        else:
+            self.tokens.copy_(self.choose(logits))
 
     def _move_on(self) -> None:
-        self.positions.copy_((self.positions + 1).clamp(max=self.length - 1))
+        self.positions.add_(1).clamp_(max=self.length - 1)
 
     def _run_enter(self) -> None:
         context, slots = self._new_token()

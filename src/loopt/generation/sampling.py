@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from loopt.errors import InputError, require
+from loopt.kernels import likeliest_kernel
 from loopt.random_bits import RowStream
 from loopt.scoring.precision import exact_type
 
@@ -69,13 +70,17 @@ class Sampler:
                 self.seen[row, torch.tensor(prompt, device=self.seen.device)] = True
 
     def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Chooses a token for each row of logits [B, V], and returns them with their log-probabilities under the model
-        as it is: [B] each. A row whose logits are not numbers gets BROKEN."""
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        broken = logits.isnan().any(1)
-        logits = logits[:, : self.allowed].nan_to_num(0.0, posinf=math.inf, neginf=-math.inf)
+        """Chooses a token for each row of logits [B, V], in float32 or better, and returns them with their
+        log-probabilities under the model as it is: [B] each. A row whose logits are not numbers gets BROKEN."""
+        logits = logits[:, : self.allowed]
+        kernel = likeliest_kernel(logits)
+        if kernel is not None and self.sampling.temperature == 0 and self.seen is None:
+            return kernel(logits)
         scores = self._penalized(logits)
-        tokens = scores.argmax(1) if self.sampling.temperature == 0 else self._draw(scores)
+        highest, tokens = scores.max(1)  # the highest of a row with one that is not a number is not one either
+        broken = highest.isnan()
+        if self.sampling.temperature > 0:
+            tokens = self._draw(torch.where(broken[:, None], 0.0, scores))
         log_probabilities = logits.log_softmax(1).gather(1, tokens[:, None])[:, 0]
         if self.seen is not None:
             self.seen.scatter_(1, tokens[:, None], True)

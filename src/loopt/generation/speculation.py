@@ -85,7 +85,7 @@ class DraftedTurns(Turns):
         self.decoder.tokens.copy_(tokens.gather(1, count[:, None] - 1)[:, 0])
         positions = self.decoder.positions + count
         self.decoder.positions.copy_(positions.clamp(max=self.decoder.length - self.drafts))
-        self.tell(tokens, log_probabilities, count, self._loops, self.drafts, agreed)
+        self.tell(tokens, log_probabilities, self._loops, count, self.drafts, agreed)
 
     def _new_tokens(self, first: int, count: int) -> tuple[Tensor, Context, Caches]:
         """Returns the positions of ``count`` tokens from the ``first`` draft on, their context, and their places."""

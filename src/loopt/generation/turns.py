@@ -62,16 +62,16 @@ class Turns(ABC):
         self,
         tokens: Tensor,
         log_probabilities: Tensor,
+        loops: Tensor | int,
         count: Tensor | int = 1,
-        loops: Tensor | int = 1,
         drafted: int = 0,
         accepted: Tensor | int = 0,
     ) -> None:
         """Puts what was found for all rows, tokens and log-probabilities [B, most], into ``figures``."""
         for column, figure in enumerate((count, loops, drafted, accepted)):
             self.figures[:, column] = figure
-        pairs = torch.stack([tokens.to(self.figures.dtype), log_probabilities.to(self.figures.dtype)], dim=2)
-        self.figures[:, FIGURES : FIGURES + 2 * tokens.shape[1]] = pairs.flatten(1)  # [B, most, 2] -> [B, 2 * most]
+        self.figures[:, FIGURES::2][:, : tokens.shape[1]] = tokens
+        self.figures[:, FIGURES + 1 :: 2][:, : tokens.shape[1]] = log_probabilities
 
 
 class OneTokenTurns(Turns):
@@ -91,6 +91,7 @@ class OneTokenTurns(Turns):
             choose=self._choose,
         )
         self.stream = self.decoder.stream
+        self.figures[:, 0] = 1  # a token a turn; what never changes is not written in every one
 
     def begin(self, prompts: Sequence[Sequence[int]], keys: Sequence[int]) -> None:
         self.sampler.begin(keys, prompts)
@@ -101,5 +102,7 @@ class OneTokenTurns(Turns):
 
     def _choose(self, logits: Tensor) -> Tensor:
         tokens, log_probabilities = self.sampler.choose(logits)
-        self.tell(tokens[:, None], log_probabilities[:, None], loops=self.decoder.loops_used)
+        self.figures[:, 1] = self.decoder.loops_used
+        self.figures[:, FIGURES] = tokens
+        self.figures[:, FIGURES + 1] = log_probabilities
         return tokens

@@ -47,7 +47,7 @@ class DecodeKernels(NamedTuple):
 
     attend: Attend | None = None
     run_layer: Callable[[Layer, Tensor, Context], Tensor] | None = None
-    read_out: Callable[[Tensor, nn.Module, Tensor], Tensor] | None = None
+    read_out: Callable[[Tensor, nn.Module, Tensor, Tensor], None] | None = None
 
 
 def decode_kernels(model: LoopedTransformer, rows: int) -> DecodeKernels:
@@ -59,6 +59,15 @@ def decode_kernels(model: LoopedTransformer, rows: int) -> DecodeKernels:
     if decode.fits_layers(model.config, rows):
         return DecodeKernels(decode.attend, decode.run_layer, decode.read_out)
     return DecodeKernels(decode.attend if decode.fits_attention(model.config) else None)
+
+
+def likeliest_kernel(logits: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
+    """Returns the kernel that finds the likeliest token of each row, where there is one for these logits."""
+    if not (logits.is_cuda and logits.dtype == torch.float32 and has_triton()):
+        return None
+    from loopt.kernels import decode
+
+    return decode.likeliest
 
 
 def tag_compile_cache() -> None:

@@ -29,10 +29,52 @@ SWIGLU, GELU, RELU = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 
 
 @triton.jit
+def _activated(total, gated, KIND: tl.constexpr):
+    if KIND == SWIGLU:
+        total *= gated / (1.0 + tl.exp(-gated))
+    elif KIND == GELU:
+        total *= 0.5 * (1.0 + tl.erf(total * 0.7071067811865476))
+    elif KIND == RELU:
+        total = tl.maximum(total, 0.0)
+    return total
+
+
+@triton.jit
+def _vector_kernel(
+    x, norm, weight, gate, residual, y, M, N, alpha, eps,
+    K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    NORM: tl.constexpr, KIND: tl.constexpr, RESIDUAL: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """Computes what ``_linear_kernel`` does, for one row: BN outputs, with all inputs at once. Weights are asked for
+    before the kernel before this one has ended."""
+    n, k = tl.program_id(0).to(tl.int64) * BN + tl.arange(0, BN), tl.arange(0, BK)
+    there, at = (k < K)[None, :], tl.minimum(n, N - 1)[:, None] * K + k[None, :]
+    w = tl.load(weight + at, mask=there, other=0.0).to(tl.float32)  # [BN, BK]
+    gated = tl.zeros((BN,), tl.float32)
+    if KIND == SWIGLU:
+        g = tl.load(gate + at, mask=there, other=0.0).to(tl.float32)
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    row = tl.load(x + k, mask=k < K, other=0.0).to(tl.float32)
+    factor = 1.0
+    if NORM:
+        factor = tl.rsqrt(tl.sum(row * row) / K + eps)
+        row *= tl.load(norm + k, mask=k < K, other=0.0).to(tl.float32)
+    total = tl.sum(w * row[None, :], axis=1) * factor
+    if KIND == SWIGLU:
+        gated = tl.sum(g * row[None, :], axis=1) * factor
+    total = _activated(total, gated, KIND)
+    if RESIDUAL:
+        total = tl.load(residual + n, mask=n < N, other=0.0).to(tl.float32) + alpha * total
+    tl.store(y + n, total.to(y.dtype.element_ty), mask=n < N)
+
+
+@triton.jit
 def _linear_kernel(
     x, norm, weight, gate, residual, y, M, N, alpha, eps,
     K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    NORM: tl.constexpr, KIND: tl.constexpr, RESIDUAL: tl.constexpr,
+    NORM: tl.constexpr, KIND: tl.constexpr, RESIDUAL: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """Computes BN outputs of all rows: y [M, N] = kind(normed(x) [M, K] · weight [N, K]ᵀ), times alpha and added to
     ``residual``. The norm's factor of a row is one number, so it multiplies the product, not every input."""
@@ -43,34 +85,25 @@ def _linear_kernel(
     total = tl.zeros((BN, BM), tl.float32)
     gated = tl.zeros((BN, BM), tl.float32)
     squares = tl.zeros((BM,), tl.float32)
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     for first in range(0, K, BK):
-        w = tl.load(weight + read_n + first + k[None, :])  # [BN, BK]
-        if KIND == SWIGLU:
-            g = tl.load(gate + read_n + first + k[None, :])
         inputs = tl.load(x + read_m + first + k[None, :])  # [BM, BK]
+        w = tl.load(weight + read_n + first + k[None, :])  # [BN, BK]
         if NORM:
             exact = inputs.to(tl.float32)
             squares += tl.sum(exact * exact, axis=1)
             inputs = (exact * tl.load(norm + first + k)[None, :].to(tl.float32)).to(w.dtype)
-        if BM == 1:
-            row = tl.reshape(inputs, (BK,))[None, :].to(tl.float32)
-            total += tl.sum(w.to(tl.float32) * row, axis=1)[:, None]
-            if KIND == SWIGLU:
-                gated += tl.sum(g.to(tl.float32) * row, axis=1)[:, None]
-        else:
-            total = tl.dot(w, tl.trans(inputs), total, input_precision="ieee")
-            if KIND == SWIGLU:
-                gated = tl.dot(g, tl.trans(inputs), gated, input_precision="ieee")
+        total = tl.dot(w, tl.trans(inputs), total, input_precision="ieee")
+        if KIND == SWIGLU:
+            g = tl.load(gate + read_n + first + k[None, :])
+            gated = tl.dot(g, tl.trans(inputs), gated, input_precision="ieee")
     if NORM:
         factor = tl.rsqrt(squares / K + eps)[None, :]
         total *= factor
         gated *= factor
-    if KIND == SWIGLU:
-        total *= gated / (1.0 + tl.exp(-gated))
-    elif KIND == GELU:
-        total *= 0.5 * (1.0 + tl.erf(total * 0.7071067811865476))
-    elif KIND == RELU:
-        total = tl.maximum(total, 0.0)
+    total = _activated(total, gated, KIND)
     at = m[None, :] * N + n[:, None]
     mask = (n < N)[:, None] & (m < M)[None, :]
     if RESIDUAL:
@@ -79,9 +112,35 @@ def _linear_kernel(
 
 
 @triton.jit
+def _load_tile(keys, values, base, first, end, slot, E: tl.constexpr, BS: tl.constexpr):
+    """Loads both halves of BS keys [BS, E / 2], their values [BS, E], and which of them are there: those before ``end``
+    but for the new token's own, which is in registers."""
+    HALF: tl.constexpr = E // 2
+    half, there = tl.arange(0, HALF)[None, :], first + tl.arange(0, BS)
+    known = (there < end) & (there != slot)
+    at, mask = base + (there * E)[:, None], known[:, None]
+    a = tl.load(keys + at + half, mask=mask, other=0.0)
+    b = tl.load(keys + at + HALF + half, mask=mask, other=0.0)
+    vs = tl.load(values + at + tl.arange(0, E)[None, :], mask=mask, other=0.0)
+    return a, b, vs, known
+
+
+@triton.jit
+def _mix_tile(q1, q2, a, b, vs, known, highest, weight, mixed):
+    """Adds a tile to what is mixed so far, whose weights are powers of 2 below ``highest``."""
+    score = tl.sum(a.to(tl.float32) * q1[None, :], axis=1) + tl.sum(b.to(tl.float32) * q2[None, :], axis=1)
+    score = tl.where(known, score, -1e30)
+    higher = tl.maximum(highest, tl.max(score))
+    power = tl.where(known, tl.exp2(score - higher), 0.0)
+    shrink = tl.exp2(highest - higher)
+    return higher, weight * shrink + tl.sum(power), mixed * shrink + tl.sum(power[:, None] * vs.to(tl.float32), axis=0)
+
+
+@triton.jit
 def _attention_kernel(
     qkv, cos, sin, keys, values, positions, out, partial, arrived, scale, S,
     H: tl.constexpr, KV: tl.constexpr, E: tl.constexpr, BS: tl.constexpr, SPLITS: tl.constexpr, ROPE: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     """Rotates the new query and key of a row and head, keeps key and value, and mixes the values of all that is kept.
     What is kept is split among SPLITS programs, the last of which to end puts their shares together."""
@@ -92,6 +151,13 @@ def _attention_kernel(
     half, whole = tl.arange(0, HALF), tl.arange(0, E)
     position = tl.load(positions + row)
     slot, kept = position % S, tl.minimum(position, S)
+    base = (row.to(tl.int64) * KV + group) * S * E
+    chunk = tl.cdiv(tl.cdiv(kept, SPLITS), BS) * BS
+    start, end = split * chunk, tl.minimum((split + 1) * chunk, kept)
+    a, b, vs, known = _load_tile(keys, values, base, start, end, slot, E, BS)
+    if EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
 
     here = qkv + row.to(tl.int64) * (H + 2 * KV) * E
     q1 = tl.load(here + head * E + half).to(tl.float32)
@@ -106,7 +172,6 @@ def _attention_kernel(
         k1, k2 = k1 * c - k2 * s, k2 * c + k1 * s
     stored = keys.dtype.element_ty
     k1, k2 = k1.to(stored), k2.to(stored)
-    base = (row.to(tl.int64) * KV + group) * S * E
     if (split == 0) & (head % (H // KV) == 0):
         tl.store(keys + base + slot * E + half, k1)
         tl.store(keys + base + slot * E + HALF + half, k2)
@@ -117,22 +182,10 @@ def _attention_kernel(
     highest = tl.where(split == 0, own, -1e30)
     weight = tl.where(split == 0, 1.0, 0.0)
     mixed = v.to(tl.float32) * weight
-    chunk = tl.cdiv(tl.cdiv(kept, SPLITS), BS) * BS
-    end = tl.minimum((split + 1) * chunk, kept)
-    for first in range(split * chunk, end, BS):
-        there = first + tl.arange(0, BS)
-        known = (there < end) & (there != slot)  # the new token's own is in registers
-        at = base + (there * E)[:, None]
-        a = tl.load(keys + at + half[None, :], mask=known[:, None], other=0.0).to(tl.float32)  # [BS, HALF]
-        b = tl.load(keys + at + HALF + half[None, :], mask=known[:, None], other=0.0).to(tl.float32)
-        vs = tl.load(values + at + whole[None, :], mask=known[:, None], other=0.0).to(tl.float32)  # [BS, E]
-        score = tl.where(known, tl.sum(a * q1[None, :], axis=1) + tl.sum(b * q2[None, :], axis=1), -1e30)
-        higher = tl.maximum(highest, tl.max(score))
-        power = tl.where(known, tl.exp2(score - higher), 0.0)
-        shrink = tl.exp2(highest - higher)
-        mixed = mixed * shrink + tl.sum(power[:, None] * vs, axis=0)
-        weight = weight * shrink + tl.sum(power)
-        highest = higher
+    highest, weight, mixed = _mix_tile(q1, q2, a, b, vs, known, highest, weight, mixed)
+    for first in range(start + BS, end, BS):
+        a, b, vs, known = _load_tile(keys, values, base, first, end, slot, E, BS)
+        highest, weight, mixed = _mix_tile(q1, q2, a, b, vs, known, highest, weight, mixed)
 
     if SPLITS > 1:
         share = partial + (number * SPLITS + split) * (E + 2)
@@ -163,28 +216,40 @@ def linear(
     gate: Tensor | None = None,
     residual: Tensor | None = None,
     alpha: float = 1.0,
-    out_type: torch.dtype | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Returns kind(norm(x) [M, K] · weight [N, K]ᵀ) as [M, N], times alpha and added to the residual [M, N] where there
     is one. swiglu is silu of the product with ``gate``, times that with ``weight``."""
     (M, K), N = x.shape, weight.shape[0]
-    y = torch.empty(M, N, device=x.device, dtype=out_type or x.dtype)
+    y = torch.empty(M, N, device=x.device, dtype=x.dtype) if out is None else out
     BM, BN, BK, warps, stages = _tile(M, N, K, kind == "swiglu")
-    scale = x if norm is None else norm.weight
-    _linear_kernel[(triton.cdiv(N, BN),)](
+    scale, early = x if norm is None else norm.weight, M == 1 and _launches_early(x.device)
+    kernel = _vector_kernel if M == 1 else _linear_kernel
+    kernel[(triton.cdiv(N, BN),)](
         x, scale, weight, weight if gate is None else gate, y if residual is None else residual, y, M, N, alpha, 1e-6,
-        K, BM, BN, BK, norm is not None, KINDS[kind], residual is not None, num_warps=warps, num_stages=stages,
+        K, BM, BN, BK, norm is not None, KINDS[kind], residual is not None, early,
+        num_warps=warps, num_stages=stages, launch_pdl=early,
     )  # fmt: skip
     return y
 
 
 def _tile(M: int, N: int, K: int, gated: bool) -> tuple[int, int, int, int, int]:
-    """Returns rows, outputs and inputs of a program's tile, its warps, and how many tiles it loads ahead."""
-    divisor = K & -K  # the largest power of two that divides K
+    """Returns rows, outputs and inputs of a program's tile, its warps, and how many tiles it loads ahead: what was
+    fastest on an H200 for the shapes of lm-1b."""
     if M == 1:
-        return 1, 4 if N <= 2048 else 8, min(divisor, 1024), 4, 3
-    BM = max(16, triton.next_power_of_2(M))
-    return BM, 16 if N <= 2048 else 32, min(divisor, 128), 4, 4
+        return 1, 2 if N < 4096 else 4, triton.next_power_of_2(K), 8, 1
+    BM, divisor = max(16, triton.next_power_of_2(M)), K & -K  # the largest power of two that divides K
+    if gated or N > 20_000:
+        return BM, 64, min(divisor, 64), 4, 5 if gated and M <= 16 else 3
+    return BM, 64 if N >= 4096 else 16, min(divisor, 256), 4, 3
+
+
+@functools.cache
+def _launches_early(device: torch.device) -> bool:
+    """Tells whether kernels can be launched before the one before them has ended (programmatic dependent launch), and
+    wait for it themselves: from Hopper on. With one row that hides much of a kernel's start; with more, programs are
+    larger, and those that wait take room from those that work."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def attend(qkv: Tensor, context: Context, heads: Heads) -> Tensor:
@@ -195,9 +260,11 @@ def attend(qkv: Tensor, context: Context, heads: Heads) -> Tensor:
     splits = _splits(B * heads.queries, S)
     partial, arrived = _scratch(B * heads.queries, splits, E, qkv.device)
     cos, sin = context.rope or (qkv, qkv)  # not read without rotary positions
+    early = B == 1 and _launches_early(qkv.device)
     _attention_kernel[(B * heads.queries, splits)](
         qkv, cos, sin, place.keys, place.values, new.positions, out, partial, arrived, heads.scale * LOG2_E, S,
-        heads.queries, heads.keys, E, 64, splits, context.rope is not None, num_warps=4, num_stages=2,
+        heads.queries, heads.keys, E, 64, splits, context.rope is not None, early,
+        num_warps=2, num_stages=1, launch_pdl=early,
     )  # fmt: skip
     return out
 
@@ -205,7 +272,7 @@ def attend(qkv: Tensor, context: Context, heads: Heads) -> Tensor:
 def _splits(heads: int, length: int) -> int:
     """Returns among how many programs to split what is kept: as many as keep the chip busy, with work for each."""
     splits = 1
-    while heads * splits < 512 and splits * 128 < length and splits < 16:
+    while heads * splits < 1024 and splits * 64 < length and splits < 16:
         splits *= 2
     return splits
 
@@ -243,6 +310,40 @@ def run_layer(layer: Layer, x: Tensor, context: Context) -> Tensor:
     return linear(hidden, feed_forward.down.weight, residual=rows, alpha=layer.branch_factor).view_as(x)
 
 
-def read_out(x: Tensor, norm: nn.Module, readout: Tensor) -> Tensor:
-    """Returns the logits [B, V] in float32 of the last states [B, D]."""
-    return linear(x, readout, norm=norm, out_type=torch.float32)
+def read_out(x: Tensor, norm: nn.Module, readout: Tensor, logits: Tensor) -> None:
+    """Reads the logits [B, V] out of the last states [B, D]."""
+    linear(x, readout, norm=norm, out=logits)
+
+
+@triton.jit
+def _likeliest_kernel(logits, tokens, log_probabilities, V, stride, BLOCK: tl.constexpr):
+    """Finds a row's likeliest token, the first of equals, and its log-probability; -1 where one is not a number."""
+    row = tl.program_id(0)
+    v = tl.arange(0, BLOCK)
+    best = tl.full((BLOCK,), float("-inf"), tl.float32)
+    index = tl.zeros((BLOCK,), tl.int32)
+    total = tl.zeros((BLOCK,), tl.float32)
+    broken = tl.zeros((BLOCK,), tl.int32)
+    for first in range(0, V, BLOCK):
+        x = tl.load(logits + row.to(tl.int64) * stride + first + v, mask=first + v < V, other=float("-inf"))
+        broken |= (x != x).to(tl.int32)
+        better = x > best
+        higher = tl.where(better, x, best)
+        total = tl.where(higher == float("-inf"), 0.0, total * tl.exp(best - higher) + tl.exp(x - higher))
+        best, index = higher, tl.where(better, first + v, index)
+    highest = tl.max(best)
+    token = tl.min(tl.where(best == highest, index, V))
+    total = tl.sum(tl.where(best == float("-inf"), 0.0, total * tl.exp(best - highest)))
+    tl.store(tokens + row, tl.where(tl.max(broken) > 0, -1, token).to(tl.int64))
+    tl.store(log_probabilities + row, -tl.log(total))
+
+
+def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the likeliest token of each row of logits [B, V], a view of rows in float32, with its log-probability:
+    [B] each. A row with a logit that is not a number gets -1."""
+    tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+    log_probabilities = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+    _likeliest_kernel[(len(logits),)](
+        logits, tokens, log_probabilities, logits.shape[1], logits.stride(0), 8192, num_warps=16
+    )
+    return tokens, log_probabilities
