@@ -9,8 +9,8 @@ plain     Transformers' generate as it comes.
 compiled  Transformers' generate with its static cache, which it compiles (on a GPU).
 floor     What the bytes of weights and cache take at the bandwidth of a copy, measured in the same run.
 
-Times are of whole calls, prompt included, after calls that warm everything up; ours and plain take turns. ms a token is
-that of the tokens after the first, for all rows together. Nothing is asserted about time.
+Times are of whole calls, prompt included, after a call that warms everything up. ms a token is that of the tokens after
+the first, for all rows together. Peers have no loops, so each batch size has them once. Nothing is asserted about time.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib.util
+import math
 import platform
 import statistics
 import sys
@@ -26,7 +27,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import torch
 
@@ -36,6 +36,9 @@ from loopt.scoring.precision import bfloat16_copy
 from loopt.training.presets import PRESETS
 
 Call = Callable[[], float]
+Times = tuple[float, float | None]
+"""Seconds of a whole call, and of one that stops at the first token, where that is known."""
+PEERS = ("plain", "compiled")
 WIDTHS = "{:10} {:>6} {:10} {:>10} {:>11} {:>11} {:>8} {:>10} {:>11}"
 
 
@@ -44,8 +47,6 @@ def main() -> None:
     device = torch.device(options.device)
     preset = options.preset or ("lm-1b" if device.type == "cuda" else "lm-10m")
     config = replace(PRESETS[preset]().model, max_len=options.prompt + options.new)
-    if options.width:
-        config = replace(config, d_model=options.width, n_heads=4, d_ff=2 * options.width, vocab_size=500)
     bandwidth = copy_bandwidth(device)
     print(machine(device, bandwidth))
     print(f"{preset}: prompt {options.prompt}, {options.new} new tokens, {options.turns} turns")
@@ -53,12 +54,13 @@ def main() -> None:
         WIDTHS.format("plan", "batch", "what", "seconds", "tokens/s", "ms a token", "of floor", "x plain", "x compiled")
     )
     for batch in options.batches:
+        peers = {kind: measure_peer(config, batch, kind, device, options) for kind in options.peers}
+        for name, times in peers.items():
+            show("", batch, name, times, floor_seconds(config, batch, bandwidth, options), options, peers)
         for plan in options.plans:
-            measure(replace(config, plan=LoopPlan.parse(plan)), batch, device, bandwidth, options)
-            gc.collect()
-            torch.compiler.reset()
-            if device.type == "cuda":
-                torch.cuda.empty_cache()
+            looped = replace(config, plan=LoopPlan.parse(plan))
+            times = measure_ours(looped, batch, device, options)
+            show(plan, batch, "ours", times, floor_seconds(looped, batch, bandwidth, options), options, peers)
 
 
 def read_options() -> argparse.Namespace:
@@ -70,9 +72,8 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--new", type=int, default=256)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--peers", nargs="*", choices=["plain", "compiled"], default=["plain", "compiled"])
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=list(PEERS))
     parser.add_argument("--temperature", type=float, default=0.0, help="of ours; sampling is inside the graph")
-    parser.add_argument("--width", type=int, help="a tiny model of this width, to try the program")
     return parser.parse_args()
 
 
@@ -105,77 +106,91 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def measure(
-    config: ModelConfig, batch: int, device: torch.device, bandwidth: float, options: argparse.Namespace
+def show(
+    plan: str,
+    batch: int,
+    name: str,
+    times: Times,
+    floor: float,
+    options: argparse.Namespace,
+    peers: dict[str, Times],
 ) -> None:
-    prompts = torch.randint(config.vocab_size, (batch, options.prompt), generator=torch.Generator().manual_seed(0))
-    torch.manual_seed(0)
-    model = LoopedTransformer(config).to(device)
-    model = bfloat16_copy(model) if device.type == "cuda" else model
-    floor = floor_seconds(config, batch, options.prompt, options.new, bandwidth, 2 if device.type == "cuda" else 4)
-    calls: dict[str, tuple[Call, Call]] = {"ours": ours(model, prompts.tolist(), options, device)}
-    peer = None
-    if options.peers:
-        peer = llama_like(model, config).to(device)
-        for kind in options.peers:
-            calls[kind] = theirs(peer, prompts.to(device), kind, options, device)
-    found: dict[str, tuple[float, float]] = {}
-    for name, (whole, first) in calls.items():
-        if name != "ours" and device.type == "cuda":
-            torch.cuda.empty_cache()
-        for _ in range(2):
-            whole()
-        whole_times = [whole() for _ in range(options.turns)]
-        first_times = [first() for _ in range(options.turns)]
-        found[name] = statistics.median(whole_times), statistics.median(first_times)
-    for name, (seconds, until_first) in found.items():
-        token = (seconds - until_first) / (options.new - 1)
-        ratios = [f"{found[peer][0] / seconds:.2f}" if peer in found else "" for peer in ("plain", "compiled")]
-        print(
-            WIDTHS.format(
-                str(config.plan), batch, name, f"{seconds:.3f}", f"{batch * options.new / seconds:,.0f}",
-                f"{1e3 * token:.3f}", f"{floor / token:.0%}", *(ratios if name == "ours" else ("", "")),
-            ),
-            flush=True,
-        )  # fmt: skip
-    del calls, peer
+    whole, first = times
+    token = math.nan if first is None else (whole - first) / (options.new - 1)
+    ratios = [f"{peers[peer][0] / whole:.2f}" if name == "ours" and peer in peers else "" for peer in PEERS]
+    figures = (f"{whole:.3f}", f"{batch * options.new / whole:,.0f}", f"{1e3 * token:.3f}", f"{floor / token:.0%}")
+    print(WIDTHS.format(plan, batch, name, *(f.replace("nan%", "").replace("nan", "") for f in figures), *ratios))
 
 
-def floor_seconds(
-    config: ModelConfig, batch: int, prompt: int, new: int, bandwidth: float, bytes_of_number: int
-) -> float:
+def floor_seconds(config: ModelConfig, batch: int, bandwidth: float, options: argparse.Namespace) -> float:
     """Returns how long the bytes of a token take: the weights of every layer that runs, the readout, and the cache at
     its mean length. A looped block is read again in every loop, unless it stays in the chip's own cache."""
-    depth_config = replace(config, plan=config.plan.iso_flop)
-    weights = (depth_config.parameters() - config.vocab_size * config.d_model) * bytes_of_number
-    kept = cache_bytes(config, config.plan, batch, prompt + new // 2, CachePolicy(), bytes_of_number)
-    return (weights + kept) / bandwidth
+    bytes_of_number = 2 if options.device == "cuda" else 4
+    weights = replace(config, plan=config.plan.iso_flop).parameters() - config.vocab_size * config.d_model
+    kept = cache_bytes(config, config.plan, batch, options.prompt + options.new // 2, CachePolicy(), bytes_of_number)
+    return (weights * bytes_of_number + kept) / bandwidth
 
 
-def ours(
-    model: LoopedTransformer, prompts: list[list[int]], options: argparse.Namespace, device: torch.device
-) -> tuple[Call, Call]:
-    def engine_for(new: int) -> Engine:
-        settings = Settings(max_new_tokens=new, temperature=options.temperature, batch_size=len(prompts))
-        return Engine(model, len(prompts), options.prompt + new, settings)
-
-    engines = engine_for(options.new), engine_for(1)
-    return tuple(timed(lambda engine=engine: engine.generate(prompts), device) for engine in engines)  # type: ignore[misc, return-value]
+def prompts_of(config: ModelConfig, batch: int, options: argparse.Namespace) -> torch.Tensor:
+    return torch.randint(config.vocab_size, (batch, options.prompt), generator=torch.Generator().manual_seed(0))
 
 
-def theirs(
-    peer: Any, prompts: torch.Tensor, kind: str, options: argparse.Namespace, device: torch.device
-) -> tuple[Call, Call]:
+def measure_ours(config: ModelConfig, batch: int, device: torch.device, options: argparse.Namespace) -> Times:
+    """Returns the seconds of a whole call, and of one that stops at the first token."""
+    clear(device)
+    torch.manual_seed(0)
+    with device:
+        model = LoopedTransformer(config)
+    model = bfloat16_copy(model) if device.type == "cuda" else model
+    prompts, times = prompts_of(config, batch, options).tolist(), []
+    for new in (options.new, 1):
+        settings = Settings(max_new_tokens=new, temperature=options.temperature, batch_size=batch)
+        engine = Engine(model, batch, options.prompt + new, settings)
+        times.append(median_time(lambda engine=engine: engine.generate(prompts), device, options.turns, warm_up=2))  # type: ignore[misc]
+    return times[0], times[1]
+
+
+def measure_peer(
+    config: ModelConfig, batch: int, kind: str, device: torch.device, options: argparse.Namespace
+) -> Times:
+    """Returns the seconds of a whole call of Transformers' generate; one that stops at once would be compiled anew."""
+    import transformers
+
+    clear(device)
+    transformers.logging.set_verbosity_error()
+    with device:
+        peer = step_cpu().llama(replace(config, plan=config.plan.iso_flop))
+    peer = peer.eval().to(torch.bfloat16 if device.type == "cuda" else torch.float32)
+    peer.generation_config.eos_token_id = None
+    peer.generation_config.pad_token_id = 0
+    prompts = prompts_of(config, batch, options).to(device)
+    extra = {"cache_implementation": "static"} if kind == "compiled" else {}
+
+    @torch.no_grad()
     def generate(new: int) -> None:
-        extra = {"cache_implementation": "static"} if kind == "compiled" else {}
         mask = torch.ones_like(prompts)
-        with torch.no_grad():
-            said = peer.generate(
-                prompts, attention_mask=mask, max_new_tokens=new, min_new_tokens=new, do_sample=False, **extra
-            )
+        said = peer.generate(
+            prompts, attention_mask=mask, max_new_tokens=new, min_new_tokens=new, do_sample=False, **extra
+        )
         assert said.shape[1] == options.prompt + new
 
-    return timed(lambda: generate(options.new), device), timed(lambda: generate(1), device)
+    return median_time(lambda: generate(options.new), device, options.turns, warm_up=1 if kind == "plain" else 2), None
+
+
+def median_time(call: Callable[[], object], device: torch.device, turns: int, warm_up: int) -> float:
+    """Returns the median time of some calls, after others that compile and capture what they need."""
+    run = timed(call, device)
+    for _ in range(warm_up):
+        run()
+    return statistics.median(run() for _ in range(turns))
+
+
+def clear(device: torch.device) -> None:
+    """Gives memory back, and forgets what was compiled."""
+    gc.collect()
+    torch.compiler.reset()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def timed(call: Callable[[], object], device: torch.device) -> Call:
@@ -187,20 +202,6 @@ def timed(call: Callable[[], object], device: torch.device) -> Call:
         return time.perf_counter() - began
 
     return run
-
-
-def llama_like(model: LoopedTransformer, config: ModelConfig) -> Any:
-    """Returns Transformers' Llama of the same depth and width; with the same weights where no layer is looped."""
-    import transformers
-
-    transformers.logging.set_verbosity_error()
-    steps = step_cpu()
-    peer = steps.llama(config).to(model.token_embedding.weight.dtype)
-    if config.plan.depth == config.plan.distinct_layers:
-        peer.load_state_dict({name: value.cpu() for name, value in steps.llama_weights(model).items()})
-    peer.generation_config.eos_token_id = None
-    peer.generation_config.pad_token_id = 0
-    return peer.eval()
 
 
 def step_cpu() -> ModuleType:

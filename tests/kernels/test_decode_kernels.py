@@ -63,7 +63,10 @@ def test_products_are_those_in_float64(inputs: int, outputs: int, rows: int, dty
         ),
         "gelu": (linear(x, weight, norm=norm, kind="gelu"), F.gelu(normed @ right.T)),
         "relu": (linear(x, weight, kind="relu"), F.relu(exact @ right.T)),
-        "exact": (linear(x, weight, norm=norm, out_type=torch.float32), normed @ right.T),
+        "exact": (
+            linear(x, weight, norm=norm, out=torch.empty(rows, outputs, device="cuda", dtype=torch.float32)),
+            normed @ right.T,
+        ),
     }
     bound = 1e-2 if dtype == torch.bfloat16 else 1e-5
     for name, (found, wanted) in cases.items():
@@ -96,6 +99,17 @@ def test_attention_is_that_in_float64(
     again = Place(kept[0].clone(), kept[1].clone(), window)
     context = Context(((rows, 1),), given, kernels().attend, StepSlot(again, new))
     assert torch.equal(kernels().attend(qkv, context, Heads(heads, keys, head_dim**-0.5)), found[0])  # to the bit
+
+
+@pytest.mark.parametrize(("rows", "words"), [(1, 50_304), (64, 50_277), (3, 11), (1, 1)])
+def test_the_likeliest_token_and_its_log_probability(rows: int, words: int) -> None:
+    logits = normal(rows, words + 27, dtype=torch.float32)[:, :words]
+    tokens, log_probabilities = kernels().likeliest(logits)
+    assert torch.equal(tokens, logits.argmax(1))
+    torch.testing.assert_close(log_probabilities, logits.log_softmax(1).amax(1), rtol=1e-5, atol=1e-5)
+    logits[-1, words // 2] = float("nan")
+    assert kernels().likeliest(logits)[0].tolist() == [*tokens.tolist()[:-1], -1]
+    assert kernels().likeliest(torch.zeros(rows, words, device="cuda"))[0].tolist() == [0] * rows
 
 
 def build(**changes: Any) -> LoopedTransformer:
