@@ -10,6 +10,7 @@ import os
 import re
 import resource
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -66,6 +67,28 @@ def test_the_bytes_do_not_depend_on_workers_or_on_where_the_text_lies(tmp_path: 
     assert TokenData.open(one).fingerprint == TokenData.open(two).fingerprint
     shards = {name: data for name, data in contents(one).items() if name != "index.json"}
     assert shards == {name: data for name, data in contents(two).items() if name != "index.json"}
+
+
+MAIN = """
+import sys
+from pathlib import Path
+from loopt.text.prepare import Settings, prepare
+
+with open("imported", "a") as file:
+    file.write(f"{__name__} ")
+if __name__ == "__main__":
+    prepare(Settings(("x.jsonl",), sys.argv[1], validation=0.2, test=0.2), Path("data"), workers=2)
+"""
+
+
+def test_workers_import_neither_the_main_module_of_their_caller_nor_torch(tmp_path: Path) -> None:
+    how = settings(tmp_path, write_lines(tmp_path / "x.jsonl", TEXTS))
+    (tmp_path / "caller.py").write_text(MAIN)
+    subprocess.run([sys.executable, "caller.py", how.tokenizer], cwd=tmp_path, check=True)
+    assert (tmp_path / "data" / "index.json").exists()
+    assert (tmp_path / "imported").read_text() == "__main__ "
+    imports_torch = "import sys, loopt.text.encoding; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", imports_torch], check=True)
 
 
 def test_the_fingerprint_tells_text_tokenizer_and_settings_apart(tmp_path: Path) -> None:

@@ -8,12 +8,16 @@ import multiprocessing.connection
 import os
 import re
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -110,8 +114,8 @@ def batches(documents: Iterable[tuple[Document, Position]], recipe: Recipe) -> I
 class Encoder:
     """Encodes pieces to token ids by split, every document followed by the end-of-document token."""
 
-    def __init__(self, tokenizer: TokenizerFile, end_of_document_id: int, id_type: IdType) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: str, end_of_document_id: int, id_type: IdType) -> None:
+        self._tokenizer = TokenizerFile.find(tokenizer)
         self._end = end_of_document_id
         self._id_type = np.dtype(id_type).newbyteorder("<")
 
@@ -130,10 +134,10 @@ class Encoder:
 
 
 def encode_batches(
-    to_encode: Iterable[PieceBatch], tokenizer: TokenizerFile, recipe: Recipe, workers: int
+    to_encode: Iterable[PieceBatch], tokenizer: Path, recipe: Recipe, workers: int
 ) -> Iterator[tuple[PieceBatch, Encoded]]:
     """Yields every batch with its token ids, in the order of the batches, whichever worker finishes first."""
-    encoder_settings = (TokenizerFile(tokenizer.name, tokenizer.text), recipe.end_of_document_id, recipe.id_type)
+    encoder_settings = (str(tokenizer), recipe.end_of_document_id, recipe.id_type)
     if workers == 1:
         encoder = Encoder(*encoder_settings)
         for batch in to_encode:
@@ -145,7 +149,8 @@ def encode_batches(
     pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_start_worker, initargs=encoder_settings)
     try:
         for batch in to_encode:
-            in_flight.append((batch, pool.submit(_encode_in_worker, batch.pieces)))
+            with _hidden_main_module():
+                in_flight.append((batch, pool.submit(_encode_in_worker, batch.pieces)))
             if len(in_flight) > 2 * workers:
                 done, future = in_flight.popleft()
                 yield done, future.result()
@@ -160,10 +165,24 @@ def encode_batches(
         pool.shutdown(cancel_futures=True)
 
 
+@contextmanager
+def _hidden_main_module() -> Iterator[None]:
+    """Hides the main module from workers that start meanwhile: each would import it first, and with it perhaps torch.
+
+    A worker takes its settings from a pipe after that, and the parent waits where they do not fit into the pipe. That
+    is why they hold the path of the tokenizer and not its text: workers would start one after the other.
+    """
+    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
 _encoder: Encoder
 
 
-def _start_worker(tokenizer: TokenizerFile, end_of_document_id: int, id_type: IdType) -> None:
+def _start_worker(tokenizer: str, end_of_document_id: int, id_type: IdType) -> None:
     global _encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends its workers
     os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -110,7 +110,7 @@ def prepare(
         _remove_temporaries(directory, index)
         index.write(directory / UNFINISHED)  # first, so that whatever else is there is known to be made here
         _write_tokenizer(tokenizer, directory / TOKENIZER)
-        index = _write_shards(index, directory, corpus, tokenizer, workers, report)
+        index = _write_shards(index, directory, corpus, workers, report)
         _refuse_useless(index, settings, directory)
         index.write(directory / UNFINISHED)
         put_in_place(directory / UNFINISHED, directory / INDEX)
@@ -128,7 +128,6 @@ def _write_shards(
     index: Index,
     directory: Path,
     corpus: Corpus,
-    tokenizer: TokenizerFile,
     workers: int,
     report: Callable[[Progress], None],
 ) -> Index:
@@ -136,7 +135,7 @@ def _write_shards(
     counter = _ProgressCounter(index, corpus)
     to_encode = batches(corpus.documents(index.position), index.recipe)
     shards = _new_shards(index, directory)
-    for batch, ids in encode_batches(to_encode, tokenizer, index.recipe, workers):
+    for batch, ids in encode_batches(to_encode, directory / TOKENIZER, index.recipe, workers):
         for split, shard in shards.items():
             shard.add(ids[split], batch.documents[split], batch.text_bytes[split])
         report(counter.with_batch(batch, sum(map(len, ids.values()))))
