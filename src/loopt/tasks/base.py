@@ -142,6 +142,13 @@ class Task(Source):
     def render(self, tokens: Sequence[int]) -> str:
         """Returns one example as text for people, with its answer and how it comes about."""
 
+    def document(self, tokens: Sequence[int]) -> str:
+        """Returns one example as a document for language models: the question in plain text, and its answer.
+
+        Different examples have different documents. A task that has none is refused as a source of text.
+        """
+        raise InputError(f"task {self.name}: has no documents for language models")
+
 
 def check_integer(task: str, field: str, value: Any, at_least: int, at_most: int = LARGEST) -> None:
     is_integer = isinstance(value, int) and not isinstance(value, bool)
