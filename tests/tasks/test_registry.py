@@ -222,7 +222,7 @@ FEW_EXAMPLES = [
     *(VariableAssignment(0, 2, r, s, letters=3, largest=2) for r in ("math", "code") for s in (0, 1)),
     VariableAssignment(1, 2, order="shuffled", letters=4, largest=2),
     PHop(p=(1, 2), n=5, alphabet=2),
-    PHop(p=2, n=4, alphabet=2, sampler="uniform"),
+    PHop(p=(2,), n=4, alphabet=2, sampler="uniform"),
     Addition(operands=(1, 2, 11), digits=1, room=32),
     Addition(operands=(1, 2), digits=1, room=32, fill="zeros"),
     GroupComposition("Z2xZ2", n=3),
