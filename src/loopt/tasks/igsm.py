@@ -279,9 +279,10 @@ class IGSM(Task):
         return f"{_as_text(definitions, query)} {worked_out(definitions, query, self.modulus)[query]}"
 
     def _read(self, tokens: Sequence[int]) -> tuple[dict[str, Expression], str]:
+        vocabulary = self.vocabulary
         for token in tokens:
-            check_integer(self.name, "token", int(token), 0, len(self.vocabulary) - 1)
-        return Reader([self.vocabulary[int(token)] for token in tokens]).problem()
+            check_integer(self.name, "token", int(token), 0, len(vocabulary) - 1)
+        return Reader([vocabulary[int(token)] for token in tokens]).problem()
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count, islice
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,8 @@ class TaskDocuments:
         """Yields the documents of the examples from ``start`` on that have the right hash."""
         skipped = 0
         for first in count(start, self._drawn_at_once):
-            examples = self._task.sample(range(first, first + self._drawn_at_once), SEED, self._split)
+            with _one_thread():
+                examples = self._task.sample(range(first, first + self._drawn_at_once), SEED, self._split)
             for index, tokens in enumerate(examples.tokens.tolist(), first):
                 text = self._task.document(tokens)
                 if split_of(text.encode(), HELD_OUT, HELD_OUT) == self._split:
@@ -61,3 +63,16 @@ class TaskDocuments:
                         f"source {self.name}: none of {MOST_SKIPPED} examples in a row is a {self._split} document; "
                         "allowed are settings with more different examples"
                     )
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Keeps torch from using more threads: for tensors this small they only wait, on cores that workers need."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
