@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from command_line import is_refusal, run
+from loopt.text.tokenizer import train_tokenizer
 from loopt.training import Session, train
 from tiny_runs import TINY, with_source
 
@@ -63,6 +65,13 @@ TASKS = {
     "igsm": ("--modulus", "--statements", "--needed"),
 }
 EXPERIMENTS = ("addition", "phop", "phop-uniform", "igsm", "group", "loops")
+SOURCES = (
+    *("text.txt",) * 20,
+    *("task:", "task:?", "task:phop", "task:phop?share=0.1", "task:phop?p=1&n=4&documents=20", "[red"),
+    *(f"task:{task}?{option.strip('-').replace('-', '_')}=" for task, options in TASKS.items() for option in options),
+)
+"""Sources of text: a file, and tasks, those with = at their end for a value."""
+PREPARE = ("data", "prepare", "--tokenizer", "tokenizer.json", "--out", "prepared", "--workers", "1")
 FORMS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("plan", "4x6"), tuple(f"--{name}" for name in MODEL[1:6])),
     (("plan",), ("--d-model",)),
@@ -84,6 +93,7 @@ FORMS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("tasks", "list"), ()),
     (("data", "show"), ()),
     (("data", "prepare"), ("--vocab-size", "--out", "--tokenizer")),
+    *(((*PREPARE, "--validation", "0", "--test", "0"), ("--source",)),) * 8,
     *((("reproduce", name, "--seeds", "0"), ("--scale", "--rows", "--seeds", "--together")) for name in EXPERIMENTS),
     *((("tasks", "show", name), (*TASKS[name], "--index", "--seed", "--split")) for name in TASKS),
     *((("tasks", "audit", name, "--examples", "20"), (*TASKS[name], "--examples", "--seed")) for name in TASKS),
@@ -135,6 +145,9 @@ def random_command_line(draw: random.Random) -> list[str]:
     start, options = draw.choice(FORMS)
     words = list(start)
     for option in draw.sample(options, min(len(options), draw.choice((0, 1, 1, 1, 2, 3)))):
+        if option == "--source":
+            words += [option, *random_sources(draw)]
+            continue
         value = draw.choice(COSTLY.get(option, NASTY))
         words += [f"{option}={value}"] if draw.random() < 0.5 else [option, value]
     if not options or (len(start) < 4 and draw.random() < 0.15):
@@ -142,8 +155,17 @@ def random_command_line(draw: random.Random) -> list[str]:
     return words
 
 
+def random_sources(draw: random.Random) -> list[str]:
+    sources = draw.sample(SOURCES, draw.choice((1, 2, 2, 3)))
+    amounts = ("&share=0.1",) if "text.txt" in sources else ("", "&documents=2", "&documents=20&q=1", "&share=0.1")
+    values = NASTY if draw.random() < 0.5 else ("1", "2", "3", "5")
+    return [f"{one}{draw.choice(values)}{draw.choice(amounts)}" if one.endswith("=") else one for one in sources]
+
+
 def leave_files(folder: Path) -> None:
-    """Leaves a trained run, and files that no reader should believe."""
+    """Leaves a trained run, text with a tokenizer, and files that no reader should believe."""
+    (folder / "text.txt").write_text("one and two, " * 50)
+    (folder / "tokenizer.json").write_text(train_tokenizer(["one and two"], 280).text, encoding="utf-8")
     train(with_source(TINY, n=8), folder / "run", Session(device="cpu", progress=False))
     (folder / "unfinished").mkdir()
     (folder / "unfinished" / "config.json").write_bytes((folder / "run" / "config.json").read_bytes())
@@ -177,6 +199,7 @@ def test_every_command_line_ends_with_an_answer_or_one_line(
             words = random_command_line(draw)
             with at_most(SLOWEST):
                 code = run(*words)
+            shutil.rmtree(home / "prepared", ignore_errors=True)
             shown = capfd.readouterr()
             assert code in (0, 1, 2), words
             assert code < 2 or is_refusal(shown.err), (words, shown.err)

@@ -24,6 +24,7 @@ from loopt.training import Session, train
 from tiny_runs import assert_same, finished, stopped, tiny
 from tiny_text_runs import prepared, tiny_text, write_documents
 
+TASK = "task:assignment?depth=0&share=0.2"
 QUIET = Session(device="cpu", progress=False)
 Damage = Callable[[bytes, bytes, random.Random], bytes]
 
@@ -107,6 +108,11 @@ def subjects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Subject]:
             half_prepared(home, seed=1),
             {"resume": lambda data: prepared_again(home, data)},
         ),
+        "a mixed corpus half prepared": Subject(
+            half_prepared(home, 0, TASK),
+            half_prepared(home, 1, TASK),
+            {"resume": lambda data: prepared_again(home, data, TASK)},
+        ),
     }
 
 
@@ -155,14 +161,15 @@ class StoppedError(Exception):
     pass
 
 
-def settings_of(home: Path, seed: int) -> Settings:
+def settings_of(home: Path, seed: int, *tasks: str) -> Settings:
     source = home / f"half-{seed}.jsonl"
     if not source.exists():
         write_documents(source, seed)
-    return Settings((str(source),), str(home / "tokenizer.json"), validation=0.2, test=0.2, shard_bytes=4000)
+    tokenizer = str(home / "tokenizer.json")
+    return Settings((str(source), *tasks), tokenizer, validation=0.2, test=0.2, shard_bytes=4000)
 
 
-def half_prepared(home: Path, seed: int) -> Path:
+def half_prepared(home: Path, seed: int, *tasks: str) -> Path:
     reports = 0
 
     def stop(progress: object) -> None:
@@ -172,12 +179,12 @@ def half_prepared(home: Path, seed: int) -> Path:
             raise StoppedError
 
     with pytest.raises(StoppedError):
-        prepare(settings_of(home, seed), home / f"half-{seed}", 1, stop)
-    return home / f"half-{seed}"
+        prepare(settings_of(home, seed, *tasks), home / f"half-{seed}-{len(tasks)}", 1, stop)
+    return home / f"half-{seed}-{len(tasks)}"
 
 
-def prepared_again(home: Path, directory: Path) -> Any:
-    prepare(settings_of(home, 0), directory, 1)
+def prepared_again(home: Path, directory: Path, *tasks: str) -> Any:
+    prepare(settings_of(home, 0, *tasks), directory, 1)
     return tokens_of(directory)
 
 
@@ -218,6 +225,7 @@ def damages(subject: Subject, count: int, seed: int) -> Iterator[tuple[Path, Dam
         ("a tokenizer", 150),
         ("a corpus", 150),
         ("a corpus half prepared", 60),
+        ("a mixed corpus half prepared", 60),
     ],
 )
 def test_damage_is_refused_or_changes_nothing(

@@ -87,6 +87,25 @@ def test_from_the_example_to_tokens(tmp_path: Path, capsys: Captured) -> None:
     assert "train-00000.bin: 0 bytes, the index says" in capsys.readouterr().err
 
 
+def test_tasks_are_mixed_in_and_shown_by_source(capsys: Captured) -> None:
+    tokenizer = example_tokenizer()
+    tasks = ["task:assignment?depth=1&shots=5&share=0.1", "task:igsm?share=0.05"]
+    prepare = ["prepare", "--source", tasks[0], str(EXAMPLE), tasks[1], "--tokenizer", tokenizer, "--workers", "1"]
+    assert run(*prepare, "--validation", "0.1", "--test", "0.1", "--out", "data") == 0
+    capsys.readouterr()
+    assert run("show", "data") == 0
+    shown = capsys.readouterr().out
+    row = r"│ (\d) +│ (\w+) +│ +([\d,]+) │ +([\d.]+)% │ +(\d+) │ +(\d\.\d\d) │"
+    rows = {(source, split): figures for source, split, *figures in re.findall(row, shown)}
+    held_out = [("1", "validation"), ("1", "test")]
+    assert list(rows) == [("0", "train"), ("1", "train"), *held_out, ("2", "train")]
+    shares = {source: float(share) for (source, split), (_, share, *_) in rows.items() if split == "train"}
+    assert shares == pytest.approx({"0": 10, "1": 85, "2": 5}, abs=0.4)
+    assert [rows[one][1] for one in held_out] == ["100.00"] * 2
+    for number, source in enumerate([tasks[0], str(EXAMPLE), tasks[1]]):
+        assert f"\nsource {number}       {source}\n" in shown
+
+
 def test_the_example_is_plain_text_of_a_size_to_ship() -> None:
     chapters = sorted(EXAMPLE.glob("*.txt"))
     assert len(chapters) == 24
@@ -174,6 +193,8 @@ def test_help_gives_an_example(command: str, capsys: Captured) -> None:
         ("prepare --source x.jsonl --tokenizer t.json --out d --test 1e400", "test=inf: allowed 0 to"),
         ("prepare --source /dev/zero --tokenizer t.json --out d", "tokenizer t.json: no such file"),
         ("prepare --source x.jsonl --tokenizer /dev/zero --out d", "tokenizer /dev/zero: not a file"),
+        ("prepare --source x.jsonl task:hop --tokenizer t.json --out d", "tokenizer t.json: no such file"),
+        ("tokenizer --source task:phop?share=.1 --vocab-size 300 --out t.json", "task:phop?share=.1: a task, no end;"),
         ("tokenizer --source /dev/zero --vocab-size 300 --out t.json", "source /dev/zero: unknown file extension"),
         ("tokenizer --source x.jsonl --vocab-size 1000000000000 --out t.json", "vocab_size=1000000000000: to 4194304"),
         (

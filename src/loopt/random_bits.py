@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-_GOLDEN = 0x9E3779B97F4A7C15 - 2**64
-_FIRST_FACTOR = 0xBF58476D1CE4E5B9 - 2**64
-_SECOND_FACTOR = 0x94D049BB133111EB - 2**64
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64
+FIRST_FACTOR = 0xBF58476D1CE4E5B9 - 2**64
+SECOND_FACTOR = 0x94D049BB133111EB - 2**64
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Stream:
         """Draws 64 random bits for each index and column: [batch] indices -> [batch, draws] int64."""
         row_key, column_key = self.keys(purpose)
         # Xor first: the compiler would turn a product of arange and a large factor into index arithmetic in 32 bits.
-        rows = _mix((indices ^ row_key) * _GOLDEN)  # [batch]
-        columns = _mix((torch.arange(draws, device=indices.device) ^ column_key) * _GOLDEN)  # [draws]
+        rows = _mix((indices ^ row_key) * GOLDEN)  # [batch]
+        columns = _mix((torch.arange(draws, device=indices.device) ^ column_key) * GOLDEN)  # [draws]
         return _mix(rows[:, None] + columns)  # [batch, draws]
 
     def keys(self, purpose: str) -> tuple[int | Tensor, int | Tensor]:
@@ -82,9 +82,14 @@ class RowStream:
 
     def uniform(self, counts: Tensor, purpose: str) -> Tensor:
         """Draws a number in [0, 1) for each row, by its key and a count [rows], such as that of its tokens so far."""
-        row_key, count_key = _keys(("rows", 0, "", purpose))
-        bits = _mix(_mix((self._keys ^ row_key) * _GOLDEN) + _mix((counts ^ count_key) * _GOLDEN))
+        row_key, count_key = row_keys(purpose)
+        bits = _mix(_mix((self._keys ^ row_key) * GOLDEN) + _mix((counts ^ count_key) * GOLDEN))
         return _shift_right(bits, 64 - 24).float() * 2.0**-24
+
+
+def row_keys(purpose: str) -> tuple[int, int]:
+    """Returns the keys by which a ``RowStream`` tells keys of rows, counts and purposes apart."""
+    return _keys(("rows", 0, "", purpose))
 
 
 @dataclass(frozen=True)
@@ -107,8 +112,8 @@ def _keys(stream_and_purpose: tuple[str, int, str, str]) -> tuple[int, int]:
 
 def _mix(x: Tensor) -> Tensor:
     """Maps 64-bit numbers one to one, and neighbors far apart."""
-    x = (x ^ _shift_right(x, 30)) * _FIRST_FACTOR
-    x = (x ^ _shift_right(x, 27)) * _SECOND_FACTOR
+    x = (x ^ _shift_right(x, 30)) * FIRST_FACTOR
+    x = (x ^ _shift_right(x, 27)) * SECOND_FACTOR
     return x ^ _shift_right(x, 31)
 
 

@@ -15,6 +15,7 @@ from loopt.attention import Context, Heads, rotations
 from loopt.generation import Decoder, Engine, Entropy, Settings, StateChange, generate
 from loopt.generation.attention import NewTokens, StepSlot, attend_new
 from loopt.generation.cache import CachePolicy, Place
+from loopt.generation.sampling import BROKEN, Sampler, Sampling
 from loopt.kernels import decode_kernels
 from loopt.scoring.precision import bfloat16_copy
 
@@ -31,8 +32,8 @@ SMALL = ModelConfig(
 )
 
 
-def kernels() -> Any:
-    return pytest.importorskip("loopt.kernels.decode")
+def kernels(module: str = "decode") -> Any:
+    return pytest.importorskip(f"loopt.kernels.{module}")
 
 
 def normal(*shape: int, dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> Tensor:
@@ -88,28 +89,56 @@ def test_attention_is_that_in_float64(
     kept = [normal(rows, keys, places, head_dim, seed=s) for s in (1, 2)]
     tables = [table.cuda()[positions[:, None]] for table in rotations(room, head_dim, 10_000.0)]
     found, wanted = list[Tensor](), list[Tensor]()
-    for attend, results, dtype in ((kernels().attend, found, torch.bfloat16), (attend_new, wanted, torch.float64)):
+    ours = kernels("decode_attention").attend
+    for attend, results, dtype in ((ours, found, torch.bfloat16), (attend_new, wanted, torch.float64)):
         place = Place(kept[0].to(dtype, copy=True), kept[1].to(dtype, copy=True), window)
         new = NewTokens.at(positions[:, None], None, room)
         given = (tables[0].to(torch.float32), tables[1].to(torch.float32)) if rope else None
         context = Context(((rows, 1),), given, attend, StepSlot(place, new))
         results += [attend(qkv.to(dtype), context, Heads(heads, keys, head_dim**-0.5)), place.keys, place.values]
-    for ours, right in zip(found, wanted, strict=True):
-        assert relative(ours, right) < 1e-2
+    for one, right in zip(found, wanted, strict=True):
+        assert relative(one, right) < 1e-2
     again = Place(kept[0].clone(), kept[1].clone(), window)
-    context = Context(((rows, 1),), given, kernels().attend, StepSlot(again, new))
-    assert torch.equal(kernels().attend(qkv, context, Heads(heads, keys, head_dim**-0.5)), found[0])  # to the bit
+    context = Context(((rows, 1),), given, ours, StepSlot(again, new))
+    assert torch.equal(ours(qkv, context, Heads(heads, keys, head_dim**-0.5)), found[0])  # to the bit
 
 
+@pytest.mark.parametrize(("rows", "tokens", "room"), [(1, 3, 1280), (5, 4, 100), (16, 2, 40)])
+@pytest.mark.parametrize(("heads", "keys"), [(4, 4), (6, 2)])
+def test_several_new_tokens_see_each_other(rows: int, tokens: int, room: int, heads: int, keys: int) -> None:
+    starts = torch.tensor([(room - tokens, 0, room // 2)[row % 3] for row in range(rows)], device="cuda")
+    positions = starts[:, None] + torch.arange(tokens, device="cuda")
+    qkv, kept = normal(rows * tokens, heads + 2 * keys, 64), [normal(rows, keys, room, 64, seed=s) for s in (1, 2)]
+    cos, sin = (table.cuda()[positions] for table in rotations(room, 64, 10_000.0))
+    found, wanted = list[Tensor](), list[Tensor]()
+    ours = kernels("decode_attention").attend
+    for attend, results, dtype in ((ours, found, torch.bfloat16), (attend_new, wanted, torch.float64)):
+        place = Place(kept[0].to(dtype, copy=True), kept[1].to(dtype, copy=True), None)
+        context = Context(((rows, tokens),), (cos, sin), attend, StepSlot(place, NewTokens.at(positions, None, room)))
+        results += [attend(qkv.to(dtype), context, Heads(heads, keys, 0.125)), place.keys, place.values]
+    for one, right in zip(found, wanted, strict=True):
+        assert relative(one, right) < 1e-2
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.5])
 @pytest.mark.parametrize(("rows", "words"), [(1, 50_304), (64, 50_277), (3, 11), (1, 1)])
-def test_the_likeliest_token_and_its_log_probability(rows: int, words: int) -> None:
-    logits = normal(rows, words + 27, dtype=torch.float32)[:, :words]
-    tokens, log_probabilities = kernels().likeliest(logits)
-    assert torch.equal(tokens, logits.argmax(1))
-    torch.testing.assert_close(log_probabilities, logits.log_softmax(1).amax(1), rtol=1e-5, atol=1e-5)
+def test_tokens_are_chosen_as_on_a_cpu(rows: int, words: int, temperature: float) -> None:
+    logits = 3 * normal(rows, words + 27, dtype=torch.float32)[:, :words]
+    chosen = []
+    for device in ("cuda", "cpu"):
+        sampler = Sampler(Sampling(temperature=temperature), rows, words + 27, words, torch.device(device))
+        sampler.begin(list(range(rows)), [[0]] * rows)
+        chosen.append([sampler.choose(logits.to(device)) for _ in range(4)])
+    for (tokens, found), (right, wanted) in zip(*chosen, strict=True):
+        agree = tokens.cpu() == right  # rounding decides where a random number falls between two tokens
+        assert agree.float().mean() > 0.95
+        torch.testing.assert_close(found.cpu()[agree], wanted[agree], rtol=1e-4, atol=1e-4)
     logits[-1, words // 2] = float("nan")
-    assert kernels().likeliest(logits)[0].tolist() == [*tokens.tolist()[:-1], -1]
-    assert kernels().likeliest(torch.zeros(rows, words, device="cuda"))[0].tolist() == [0] * rows
+    assert sampler.choose(logits.cpu())[0][-1] == BROKEN
+    on_gpu = Sampler(Sampling(temperature=temperature), rows, words + 27, words, torch.device("cuda"))
+    on_gpu.begin([0] * rows, [[0]] * rows)
+    assert on_gpu.choose(logits)[0][-1] == BROKEN
+    assert on_gpu.choose(torch.zeros(rows, words, device="cuda"))[0].max() < words
 
 
 def build(**changes: Any) -> LoopedTransformer:
@@ -153,7 +182,7 @@ def test_which_kernels_are_taken(options: dict[str, Any]) -> None:
     whole = not options.get("qk_norm")
     assert (found.attend is not None) == ("head_dim" not in options)
     assert (found.run_layer is not None) == (whole and "head_dim" not in options)
-    assert decode_kernels(build(), rows=65).run_layer is None
+    assert decode_kernels(build(), rows=33).run_layer is None
 
 
 @pytest.mark.parametrize("rule", [Entropy(0.7), StateChange(0.4)], ids=lambda rule: type(rule).__name__)

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from loopt import tasks
 from loopt.errors import InputError
 from loopt.random_bits import Stream, TensorStream
-from loopt.tasks import Addition, PHop
+from loopt.tasks import IGSM, Addition, GroupComposition, PHop, VariableAssignment
 
 # Every task by default, with labels at every position where it has them, and one with padding in front.
 SAMPLED = [tasks.get(name) for name in tasks.names()]
@@ -192,3 +192,65 @@ def test_a_cuda_graph_gives_the_examples_of_the_cpu(task: tasks.Task) -> None:
     expected = task.sample(range(2**40, 2**40 + 64), 3, "train")
     for field in ("tokens", "targets", "answers"):
         assert torch.equal(getattr(batch, field).cpu(), getattr(expected, field))
+
+
+# A document for language models
+
+DOCUMENTED = [
+    ("assignment", {}, "a=1, b=2, c=a, d=b, d=?", "a=1, b=2, c=a, d=b, d=? 2"),
+    (
+        "assignment",
+        {"rendering": "code", "shots": 1, "variables": 2},
+        "a=3\nb=7\nprint(a)#3\nb=9\na=4\nprint(a)#",
+        "a = 3\nb = 7\nprint(a)  # 3\nb = 9\na = 4\nprint(a)  # 4",
+    ),
+    ("addition", {"room": 32}, "pad pad 315+120+045+824=", "315+120+045+824=1304"),
+    ("phop", {"p": 2, "n": 8, "alphabet": 3}, "acbacbba", "a c b a c b b a, 2 hops: b"),
+    ("phop", {"p": (1, 2), "n": 8, "sampler": "uniform"}, "p=1 abc", "a b c, 1 hop: ⊥"),
+    ("group", {"group": "S3", "n": 2}, "(1 2) (2 3)", "(1 2) ∘ (2 3) = (1 2 3)"),
+    ("igsm", {}, "F#K := 3 + E#I. E#I := 5. F#K?", "F#K := 3 + E#I. E#I := 5. F#K? 1"),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "typed", "document"), DOCUMENTED)
+def test_a_document_is_question_and_answer(name: str, settings: dict[str, Any], typed: str, document: str) -> None:
+    task = tasks.get(name, **settings)
+    assert task.document(task.encode(typed)) == document
+
+
+FEW_EXAMPLES = [
+    *(VariableAssignment(0, 2, r, s, letters=3, largest=2) for r in ("math", "code") for s in (0, 1)),
+    VariableAssignment(1, 2, order="shuffled", letters=4, largest=2),
+    PHop(p=(1, 2), n=5, alphabet=2),
+    PHop(p=(2,), n=4, alphabet=2, sampler="uniform"),
+    Addition(operands=(1, 2, 11), digits=1, room=32),
+    Addition(operands=(1, 2), digits=1, room=32, fill="zeros"),
+    GroupComposition("Z2xZ2", n=3),
+]
+
+
+@pytest.mark.parametrize("task", [*map(tasks.get, tasks.names()), *FEW_EXAMPLES], ids=str)
+def test_documents_end_with_the_answer_and_differ_where_examples_do(task: tasks.Task) -> None:
+    batch = task.sample(range(400), 0, "train")
+    documents = [task.document(tokens) for tokens in batch.tokens.tolist()]
+    for document, answers in zip(documents, batch.answers.tolist(), strict=True):
+        answer = "".join(task.vocabulary[label] for label in answers if label != tasks.IGNORE)
+        assert document.endswith(answer.removesuffix("end"))
+    examples = {tuple(tokens) for tokens in batch.tokens.tolist()}
+    assert len(set(documents)) == len(examples)
+    assert task not in FEW_EXAMPLES or len(examples) < len(documents)
+
+
+def test_a_document_of_igsm_reads_back_as_its_example() -> None:  # there are too many for any two to be the same
+    task = IGSM(modulus=23, statements=6, needed=(1, 6))
+    for tokens in task.sample(range(100), 0, "train").tokens.tolist():
+        assert task.encode(task.document(tokens).rpartition(" ")[0]) == tokens
+
+
+def test_a_task_without_documents_is_refused_by_name() -> None:
+    class Silent(PHop):
+        name = "silent"
+        document = tasks.Task.document
+
+    with pytest.raises(InputError, match=r"^task silent: has no documents for language models$"):
+        Silent().document([0])

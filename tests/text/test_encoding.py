@@ -1,30 +1,36 @@
-"""Long documents in pieces have the tokens of the whole; a document is always in the same split."""
+"""Long documents in pieces have the tokens of the whole; batches have every document, whoever encodes them."""
 
 from __future__ import annotations
 
 import itertools
+import os
 import random
-from collections import Counter
+import signal
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_text import WORDS, documents, tokenizer
+from tiny_text import WORDS, documents, tokenizer, write_tokenizer
 
-from loopt.source import SPLITS, Split
-from loopt.text import encoding
+from loopt.errors import InputError
+from loopt.source import Split
 from loopt.text.corpus import Position
-from loopt.text.encoding import BATCH, PIECE, PieceBatch, batches, pieces_of, split_of
+from loopt.text.encoding import BATCH, PIECE, Encoders, Piece, batches, pieces_of
 from loopt.text.index import Recipe
 from loopt.text.text_files import Document
 
 
-def recipe(validation: float = 0.3, test: float = 0.2, shard_bytes: int = 2000) -> Recipe:
-    return Recipe(tokenizer().sha256, 300, "uint16", "<|endoftext|>", 0, "text", validation, test, shard_bytes)
+def recipe() -> Recipe:
+    return Recipe(tokenizer().sha256, 300, "uint16", "<|endoftext|>", 0, "text", 0.3, 0.2, 2000, ())
 
 
 def in_order(texts: list[str]) -> list[tuple[Document, Position]]:
-    return [(Document(text, n, 0), Position(0, n, str(n))) for n, text in enumerate(texts, 1)]
+    return [(Document(text, n, 10 * n), Position(0, n, str(n))) for n, text in enumerate(texts, 1)]
+
+
+def split_of(text: bytes) -> Split:
+    return "test" if text.startswith(b"a") else "train"
 
 
 @pytest.mark.slow
@@ -46,69 +52,68 @@ def test_text_without_words_is_cut_all_the_same() -> None:
         assert max(map(len, pieces)) <= PIECE
 
 
-@given(texts=st.lists(st.text(min_size=1, max_size=50), max_size=60), shard_bytes=st.integers(1, 300))
+@given(texts=st.lists(st.text(max_size=50), max_size=60), characters=st.integers(0, 300))
 @settings(max_examples=100, deadline=None)
-def test_batches_have_all_documents_and_cut_shards_by_size(texts: list[str], shard_bytes: int) -> None:
-    made = list(batches(in_order(texts), recipe(shard_bytes=shard_bytes)))
-    pieces = [piece for batch in made for piece in batch.pieces]
-    assert [piece.text for piece in pieces] == texts
-    assert all(piece.ends_document and piece.split == split_of(piece.text.encode(), recipe()) for piece in pieces)
-    assert not made or made[-1].ends_shard
-    at = 0
-    for batch in made:
-        at += len(batch.pieces)
-        assert batch.position == Position(0, at, str(at))
-        for split in SPLITS:
-            mine = [piece.text.encode() for piece in batch.pieces if piece.split == split]
-            assert (batch.documents[split], batch.text_bytes[split]) == (len(mine), sum(map(len, mine)))
-    for shard in shards(made)[:-1]:
-        sizes = [len(piece.text.encode()) for batch in shard for piece in batch.pieces]
-        assert sum(sizes) >= shard_bytes > sum(sizes[:-1])
-
-
-def shards(made: list[PieceBatch]) -> list[list[PieceBatch]]:
-    ends = [0, *(n for n, batch in enumerate(made, 1) if batch.ends_shard)]
-    return [made[start:end] for start, end in itertools.pairwise(ends)]
+def test_batches_have_all_documents_and_are_cut_by_size(texts: list[str], characters: int) -> None:
+    made = list(batches(in_order(texts), split_of, characters))
+    assert [piece for batch in made for piece in batch] == [
+        Piece(text, split_of(text.encode()), True, len(text.encode()), Position(0, n, str(n)), 10 * n)
+        for n, text in enumerate(texts, 1)
+    ]
+    for batch in made[:-1]:
+        sizes = [len(piece.text) for piece in batch]
+        assert sum(sizes) >= characters
+        assert sum(sizes[:-1]) < characters or len(sizes) == 1
 
 
 def test_a_document_of_many_batches_is_one_document() -> None:
     long = "word " * BATCH
-    made = list(batches(in_order(["first", long, "last"]), recipe(validation=0, test=0, shard_bytes=10 * len(long))))
+    made = list(batches(in_order(["first", long, "last"]), split_of))
     assert len(made) > 4
-    assert "".join(piece.text for batch in made for piece in batch.pieces) == f"first{long}last"
-    assert [piece.text for batch in made for piece in batch.pieces if piece.ends_document][::2] == ["first", "last"]
-    assert sum(batch.documents["train"] for batch in made) == 3
-    assert [batch.position.next for batch in made] == [1] * (len(made) - 1) + [3]
-    assert [batch.ends_shard for batch in made] == [False] * (len(made) - 1) + [True]
+    pieces = [piece for batch in made for piece in batch]
+    assert "".join(piece.text for piece in pieces) == f"first{long}last"
+    ends = [piece for piece in pieces if piece.ends_document]
+    assert [piece.position.next for piece in ends] == [1, 2, 3]
+    assert [piece.text_bytes for piece in ends] == [5, len(long), 4]
+    assert sum(piece.text_bytes for piece in pieces) == 9 + len(long)
 
 
-def test_a_shard_that_ends_with_a_full_batch_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoding, "BATCH", 10)
-    made = list(batches(in_order(["0123456789"] * 3), recipe()))
-    assert [len(batch.pieces) for batch in made] == [1, 1, 1, 0]
-    assert [batch.ends_shard for batch in made] == [False, False, False, True]
-    assert made[-1].position == Position(0, 3, "3")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_piece_gets_its_own_ids_in_order_whoever_encodes_it(workers: int, tmp_path: Path) -> None:
+    texts, others = documents(40), documents(30, seed=1)
+    with Encoders(Path(write_tokenizer(tmp_path)), recipe(), workers) as encoders:
+        streams = [encoders.encode(batches(in_order(one), split_of, 200)) for one in (texts, others)]
+        for _ in range(2):  # both take turns, and the second ends first
+            for piece, ids in itertools.islice(streams[0], 20):
+                assert ids.tolist() == [*tokenizer().tokenizer.encode(piece.text).ids, 0]
+            for piece, ids in itertools.islice(streams[1], 20):
+                assert ids.tolist() == [*tokenizer().tokenizer.encode(piece.text).ids, 0]
+                assert ids.dtype.str == "<u2"
+        assert [next(stream, None) for stream in streams] == [None, None]
 
 
-shares = st.floats(0, 0.5, exclude_max=True)
+def test_the_pieces_of_a_document_end_once(tmp_path: Path) -> None:
+    long = " ".join(random.Random(0).choices(WORDS, k=PIECE // 3))
+    assert len(long) > PIECE
+    with Encoders(Path(write_tokenizer(tmp_path)), recipe(), 1) as encoders:
+        made = list(encoders.encode(batches(in_order([long]), split_of)))
+    assert [ids.tolist()[-1] == 0 for _, ids in made] == [False] * (len(made) - 1) + [True]
+    assert [token for _, ids in made for token in ids.tolist()] == [*tokenizer().tokenizer.encode(long).ids, 0]
 
 
-@given(st.binary(), shares, shares, shares)
-def test_a_larger_share_keeps_what_a_smaller_one_held_out(text: bytes, one: float, other: float, test: float) -> None:
-    small, large = sorted([one, other])
-    for held_out, first, second in (
-        ("validation", recipe(small, test), recipe(large, test)),
-        ("test", recipe(test, small), recipe(test, large)),
-    ):
-        assert split_of(text, first) == split_of(text, first)
-        assert not (split_of(text, first) == held_out != split_of(text, second))
-    assert split_of(text, recipe(0, 0)) == "train"
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="the workers are looked up in /proc")
+def test_a_worker_that_dies_is_told(tmp_path: Path) -> None:
+    before = set(children())
+    with Encoders(Path(write_tokenizer(tmp_path)), recipe(), 2) as encoders:
+        encoded = encoders.encode(batches(in_order(documents(400)), split_of, 100))
+        next(encoded)
+        for child in set(children()) - before:
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(child, signal.SIGKILL)
+        with pytest.raises(InputError, match=r"^workers=2: one of them died, perhaps out of memory; the same command"):
+            list(encoded)
 
 
-def test_the_shares_held_out_are_the_shares_asked_for() -> None:
-    texts = {text.encode() for text in documents(20_000)}
-    for validation, test in ((0.01, 0.01), (0.2, 0.1), (0.5, 0.4)):
-        found = Counter(split_of(text, recipe(validation, test)) for text in texts)
-        wanted: dict[Split, float] = {"train": 1 - validation - test, "validation": validation, "test": test}
-        for split, share in wanted.items():
-            assert abs(found[split] / len(texts) - share) < 5 * (share * (1 - share) / len(texts)) ** 0.5
+def children() -> list[int]:
+    return [int(child) for child in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()]

@@ -10,13 +10,18 @@ import os
 import re
 import resource
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from tiny_text import (
     contents,
     documents,
@@ -55,6 +60,22 @@ def test_every_document_is_there_once_in_order_and_ended(tmp_path: Path) -> None
     }
 
 
+@given(texts=st.lists(st.text(min_size=1, max_size=50), min_size=1, max_size=40), shard_bytes=st.integers(1, 300))
+@hypothesis_settings(max_examples=25, deadline=None)
+def test_a_shard_ends_with_the_document_that_fills_it(texts: list[str], shard_bytes: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        made = prepared(Path(folder), texts, validation=0, test=0, shard_bytes=shard_bytes)
+        shards = [(shard.documents, shard.parts[0].text_bytes) for shard in Index.read(made / "index.json").shards]
+    sizes = iter([len(text.encode()) for text in texts])
+    expected = []
+    for size in sizes:
+        filled = [size]
+        while sum(filled) < shard_bytes and (more := next(sizes, None)) is not None:
+            filled.append(more)
+        expected.append((len(filled), sum(filled)))
+    assert shards == expected
+
+
 def test_the_bytes_do_not_depend_on_workers_or_on_where_the_text_lies(tmp_path: Path) -> None:
     one = prepared(tmp_path, TEXTS, "one")
     moved = [
@@ -66,6 +87,28 @@ def test_the_bytes_do_not_depend_on_workers_or_on_where_the_text_lies(tmp_path: 
     assert TokenData.open(one).fingerprint == TokenData.open(two).fingerprint
     shards = {name: data for name, data in contents(one).items() if name != "index.json"}
     assert shards == {name: data for name, data in contents(two).items() if name != "index.json"}
+
+
+MAIN = """
+import sys
+from pathlib import Path
+from loopt.text.prepare import Settings, prepare
+
+with open("imported", "a") as file:
+    file.write(f"{__name__} ")
+if __name__ == "__main__":
+    prepare(Settings(("x.jsonl",), sys.argv[1], validation=0.2, test=0.2), Path("data"), workers=2)
+"""
+
+
+def test_workers_import_neither_the_main_module_of_their_caller_nor_torch(tmp_path: Path) -> None:
+    how = settings(tmp_path, write_lines(tmp_path / "x.jsonl", TEXTS))
+    (tmp_path / "caller.py").write_text(MAIN)
+    subprocess.run([sys.executable, "caller.py", how.tokenizer], cwd=tmp_path, check=True)
+    assert (tmp_path / "data" / "index.json").exists()
+    assert (tmp_path / "imported").read_text() == "__main__ "
+    imports_torch = "import sys, loopt.text.encoding; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", imports_torch], check=True)
 
 
 def test_the_fingerprint_tells_text_tokenizer_and_settings_apart(tmp_path: Path) -> None:
@@ -133,8 +176,9 @@ def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_fsync")
-def test_killed_at_every_file_operation(tmp_path: Path) -> None:
-    how = settings(tmp_path, write_lines(tmp_path / "x.jsonl", TEXTS[:48]), shard_bytes=2250)
+@pytest.mark.parametrize("tasks", [(), ("task:assignment?depth=1&share=0.1", "task:addition?operands=2&share=0.1")])
+def test_killed_at_every_file_operation(tasks: tuple[str, ...], tmp_path: Path) -> None:
+    how = settings(tmp_path, write_lines(tmp_path / "x.jsonl", TEXTS[:48]), *tasks, shard_bytes=2250)
     prepare(how, tmp_path / "unbroken", workers=1)
     unbroken = contents(tmp_path / "unbroken")
     places: list[str] = []
@@ -312,9 +356,9 @@ def test_a_tokenizer_of_the_user_in_the_directory_is_neither_replaced_nor_remove
     own.parent.mkdir()
     for text in (tokenizer().text, "of another model"):
         own.write_text(text)
-        for given in (how, replace(how, tokenizer=str(own))) if text == tokenizer().text else (how,):
+        for one in (how, replace(how, tokenizer=str(own))) if text == tokenizer().text else (how,):
             with pytest.raises(InputError, match=r"mine: holds tokenizer\.json; choose an empty or a new directory"):
-                prepare(given, own.parent, workers=1)
+                prepare(one, own.parent, workers=1)
             assert contents(own.parent) == {"tokenizer.json": text.encode()}
 
 

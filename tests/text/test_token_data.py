@@ -127,11 +127,11 @@ def edit(what: str, value: object) -> Callable[[Path], None]:
 
 
 def forge(what: str, value: object) -> Callable[[Path], None]:
-    """Edits an index, or the first shard in it, and signs it as if nothing were wrong."""
+    """Edits an index, or the first part of a shard in it, and signs it as if nothing were wrong."""
 
     def forged(path: Path) -> None:
         index = check_signature(json.loads(path.read_text()), path)
-        for part in (index, index["recipe"], index["shards"][0]):
+        for part in (index, index["recipe"], index["shards"][0], index["shards"][0]["parts"][0]):
             if what in part:
                 part[what] = value
         path.write_text(json.dumps(signed(index)))
@@ -167,7 +167,7 @@ def too_large_an_id(path: Path) -> None:
         ("index.json", lambda path: path.write_text("[" * 100_000), r"index\.json: nested too deep"),
         ("index.json", lambda path: path.write_text("9" * 400), r"index\.json: a number of 400 digits"),
         ("index.json", lambda path: path.write_bytes(b"\xff"), r"index\.json: byte 0 is not UTF-8"),
-        ("index.json", edit("format", 1), r"index\.json: format 1; this version reads format 3"),
+        ("index.json", edit("format", 1), r"index\.json: format 1; this version reads format 4"),
         ("index.json", edit("shards", []), r"index\.json: not as it was written"),
         ("index.json", edit("validation", 0.5), r"index\.json: not as it was written"),
         ("index.json", forge("vocab_size", 70_000), r"index\.json: id_type=uint16: a vocabulary of 70000 is too large"),
@@ -175,7 +175,13 @@ def too_large_an_id(path: Path) -> None:
         ("index.json", forge("vocab_size", "many"), r"index\.json: not an index of prepared text"),
         ("index.json", forge("end_of_document_id", 300), r"end_of_document_id=300: allowed is 0 to 299"),
         ("index.json", forge("id_type", "int8"), r"index\.json: id_type=int8: allowed is uint16 | uint32"),
-        ("index.json", forge("position", [1]), r"index\.json: not an index of prepared text"),
+        ("index.json", forge("positions", [1]), r"index\.json: not an index of prepared text"),
+        ("index.json", forge("positions", [[0, 1]]), r"index\.json: not an index of prepared text"),
+        ("index.json", forge("tasks", 1), r"index\.json: not an index of prepared text"),
+        ("index.json", forge("parts", []), r"index\.json: parts=0: allowed is 1 or more"),
+        ("index.json", forge("parts", [{"tokens": 1}]), r"index\.json: not an index of prepared text"),
+        ("index.json", forge("source", -1), r"index\.json: source=-1: allowed is 0 or more"),
+        ("index.json", forge("source", 1), r"index\.json: source=1: allowed is less than 1"),
         ("index.json", forge("split", "exam"), r"index\.json: split=exam: allowed is train | validation | test"),
         ("index.json", forge("tokens", -1), r"index\.json: tokens=-1: allowed is 1 or more"),
         ("index.json", forge("tokens", 1.5), r"index\.json: not an index of prepared text: TypeError\('tokens=1\.5'\)"),

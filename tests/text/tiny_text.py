@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from loopt.source import Split
-from loopt.text.encoding import split_of
 from loopt.text.index import Index
 from loopt.text.prepare import Settings, prepare
+from loopt.text.splits import split_of
 from loopt.text.tokenizer import TokenizerFile, train_tokenizer
 
 WORDS = [
@@ -69,8 +69,8 @@ def prepared(tmp_path: Path, texts: list[str], name: str = "data", **changed: An
 
 def expected_ids(texts: list[str], split: Split, **changed: float) -> list[int]:
     """Returns the token ids of a split's documents, encoded one by one, each followed by the end-of-document id, 0."""
-    recipe = Settings((), "", **{"validation": 0.2, "test": 0.2} | changed).recipe(tokenizer())  # type: ignore[arg-type]
-    chosen = [text for text in texts if text and split_of(text.encode(), recipe) == split]
+    shares = {"validation": 0.2, "test": 0.2} | changed
+    chosen = [text for text in texts if text and split_of(text.encode(), **shares) == split]
     return [token for text in chosen for token in [*tokenizer().tokenizer.encode(text).ids, 0]]
 
 

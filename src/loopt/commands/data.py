@@ -16,7 +16,7 @@ from loopt.commands.parsing import choose, parse_options
 from loopt.errors import InputError
 from loopt.files import explain_os_errors, write_atomically
 from loopt.report.screen import printable, screen
-from loopt.source import SPLITS
+from loopt.source import SPLITS, Split
 from loopt.text.corpus import Corpus
 from loopt.text.index import Index
 from loopt.text.prepare import Settings, available_cores, prepare
@@ -34,6 +34,11 @@ Text to tokens that a language model trains on. For example:
   loopt data prepare --source examples/persuasion --tokenizer data/tokenizer.json --validation 0.1 --test 0.1 \\
     --out data/persuasion
   loopt data show data/persuasion
+
+Tasks are mixed in by their share of the training tokens:
+
+  loopt data prepare --source texts/ "task:assignment?depth=1&shots=5&share=0.1" --tokenizer data/tokenizer.json \\
+    --out data/mixed
 """
 
 
@@ -139,11 +144,13 @@ def _show(options: ShowOptions) -> None:
     if options.verify:
         data.verify()
     screen().print(_splits(data.index, options.directory))
+    screen().print(_sources(data.index))
     recipe = data.index.recipe
     print(f"fingerprint    {data.fingerprint}")
     print(f"vocabulary     {recipe.vocab_size:,} tokens, stored as {recipe.id_type}")
     print(f"documents end  with {recipe.end_of_document} (id {recipe.end_of_document_id})")
-    print(f"sources        {' '.join(map(printable, data.index.sources))}")
+    for number, source in enumerate(data.index.sources):
+        print(f"source {number:<8}{printable(source)}")
     baseline = unigram(data)
     print(f"unigram model  entropy {baseline.train_entropy:.3f} bits a token on train", end="")
     print("".join(f", perplexity {value:,.1f} on {split}" for split, value in baseline.perplexity.items()))
@@ -152,11 +159,36 @@ def _show(options: ShowOptions) -> None:
 
 
 def _splits(index: Index, directory: Path) -> Table:
-    table = Table(title=printable(directory), title_justify="left")
-    for column in ("split", "tokens", "documents", "shards", "bytes a token"):
-        table.add_column(column, justify="left" if column == "split" else "right")
+    table = _table("split", "tokens", "documents", "shards", "bytes a token", title=printable(directory))
     for split in SPLITS:
-        tokens, shards = index.tokens(split), len(index.of(split))
-        compression = f"{index.text_bytes(split) / tokens:.2f}" if tokens else "-"
-        table.add_row(split, f"{tokens:,}", f"{index.documents(split):,}", str(shards), compression)
+        table.add_row(
+            split,
+            f"{index.tokens(split):,}",
+            f"{index.documents(split):,}",
+            str(len(index.of(split))),
+            _bytes_a_token(index, split),
+        )
     return table
+
+
+def _sources(index: Index) -> Table:
+    table = _table("source", "split", "tokens", "share", "documents", "bytes a token", title="what came from where")
+    for number in range(len(index.sources)):
+        for split in SPLITS:
+            if tokens := index.tokens(split, number):
+                share, documents = tokens / index.tokens(split), index.documents(split, number)
+                compression = _bytes_a_token(index, split, number)
+                table.add_row(str(number), split, f"{tokens:,}", f"{share:.2%}", f"{documents:,}", compression)
+    return table
+
+
+def _table(*columns: str, title: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("split", "source") else "right")
+    return table
+
+
+def _bytes_a_token(index: Index, split: Split, source: int | None = None) -> str:
+    tokens = index.tokens(split, source)
+    return f"{index.text_bytes(split, source) / tokens:.2f}" if tokens else "-"

@@ -150,7 +150,7 @@ class Decoder:
         keys and values go."""
         rows, tokens = positions.shape
         kernels = decode_kernels(self.model, rows * tokens)
-        if kernels.attend is not None and tokens == 1:
+        if kernels.attend is not None:
             attend, new = kernels.attend, NewTokens(positions, None, self.length, None)
         else:
             attend = attend_new

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from loopt.errors import InputError, require
-from loopt.kernels import likeliest_kernel
+from loopt.kernels import choose_kernel
 from loopt.random_bits import RowStream
 from loopt.scoring.precision import exact_type
 
@@ -37,6 +37,11 @@ class Sampling:
     repetition_penalty: float = 1.0
     """Make tokens that the prompt or the text so far has less likely: their logits are divided by this if positive, and
     multiplied if negative."""
+
+    @property
+    def filters(self) -> bool:
+        """Tells whether some tokens are not to be chosen from."""
+        return self.temperature > 0 and (self.top_k is not None or self.top_p < 1 or self.min_p > 0)
 
     def check_values(self) -> None:
         """Raises an InputError for a value that makes no sense."""
@@ -73,9 +78,9 @@ class Sampler:
         """Chooses a token for each row of logits [B, V], in float32 or better, and returns them with their
         log-probabilities under the model as it is: [B] each. A row whose logits are not numbers gets BROKEN."""
         logits = logits[:, : self.allowed]
-        kernel = likeliest_kernel(logits)
-        if kernel is not None and self.sampling.temperature == 0 and self.seen is None:
-            return kernel(logits)
+        kernel = choose_kernel(logits)
+        if kernel is not None and self.seen is None and not self.sampling.filters:
+            return kernel(logits, self.keys, self.drawn, self.sampling.temperature)
         scores = self._penalized(logits)
         highest, tokens = scores.max(1)  # the highest of a row with one that is not a number is not one either
         broken = highest.isnan()

@@ -43,7 +43,7 @@ def fused_attention(config: ModelConfig) -> Attend | None:
 
 
 class DecodeKernels(NamedTuple):
-    """What our kernels do of decoding one token of each row; None where they do not fit."""
+    """What our kernels do of decoding a few tokens; None where they do not fit."""
 
     attend: Attend | None = None
     run_layer: Callable[[Layer, Tensor, Context], Tensor] | None = None
@@ -54,20 +54,20 @@ def decode_kernels(model: LoopedTransformer, rows: int) -> DecodeKernels:
     """Returns the kernels that fit decoding with this model, where it is, and so many rows."""
     if not (model.token_embedding.weight.is_cuda and has_triton()):
         return DecodeKernels()
-    from loopt.kernels import decode
+    from loopt.kernels import decode, decode_attention
 
     if decode.fits_layers(model.config, rows):
-        return DecodeKernels(decode.attend, decode.run_layer, decode.read_out)
-    return DecodeKernels(decode.attend if decode.fits_attention(model.config) else None)
+        return DecodeKernels(decode_attention.attend, decode.run_layer, decode.read_out)
+    return DecodeKernels(decode_attention.attend if decode_attention.fits_attention(model.config) else None)
 
 
-def likeliest_kernel(logits: Tensor) -> Callable[[Tensor], tuple[Tensor, Tensor]] | None:
-    """Returns the kernel that finds the likeliest token of each row, where there is one for these logits."""
+def choose_kernel(logits: Tensor) -> Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]] | None:
+    """Returns the kernel that chooses the next token of each row, where there is one for these logits."""
     if not (logits.is_cuda and logits.dtype == torch.float32 and has_triton()):
         return None
-    from loopt.kernels import decode
+    from loopt.kernels import choose
 
-    return decode.likeliest
+    return choose.choose
 
 
 def tag_compile_cache() -> None:

@@ -181,6 +181,11 @@ class Addition(Task):
         lines += ["", *_wrapped([f"{operand}+" for operand in operands[:-1]] + [f"{operands[-1]}={answer}"])]
         return "\n".join(lines)
 
+    def document(self, tokens: Sequence[int]) -> str:
+        """Returns the sum as one line of text, without padding: ``315+120+045+824=1304``."""
+        operands = self._read(tokens)
+        return f"{'+'.join(operands)}={sum(int(operand) for operand in operands)}"
+
     def _read(self, tokens: Sequence[int]) -> list[str]:
         """Returns the operands as written, without padding; what follows the first "=" is not read."""
         ids = [int(token) for token in tokens]

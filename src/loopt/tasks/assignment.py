@@ -209,10 +209,14 @@ class VariableAssignment(Task):
             lines += textwrap.wrap(line, 100)
         return "\n".join([*lines, "", *textwrap.wrap(" = ".join(chain), 100)])
 
+    def document(self, tokens: Sequence[int]) -> str:
+        """Returns the prompt, a space and the answer."""
+        return "\n".join(map(self._solved, self._read(tokens)))
+
     def prompt(self, tokens: Sequence[int]) -> str:
         """Returns one example as the prompt of a language model, which is to continue with a space and the answer."""
         *shots, asked = self._read(tokens)
-        return "\n".join([*(f"{self._text(shot)} {shot.chain()[-1]}" for shot in shots), self._text(asked)])
+        return "\n".join([*map(self._solved, shots), self._text(asked)])
 
     def choices(self, tokens: Sequence[int]) -> list[str]:
         """Returns the candidates for the answer to the last question: its problem's numbers, in the order written."""
@@ -222,6 +226,9 @@ class VariableAssignment(Task):
     def answer(self, tokens: Sequence[int]) -> str:
         """Returns the right one of the choices."""
         return self._read(tokens)[-1].chain()[-1]
+
+    def _solved(self, problem: Problem) -> str:
+        return f"{self._text(problem)} {problem.chain()[-1]}"
 
     def _text(self, problem: Problem) -> str:
         if self.rendering == "math":

@@ -146,6 +146,13 @@ class Task(Source):
     def render(self, tokens: Sequence[int]) -> str:
         """Returns one example as text for people, with its answer and how it comes about."""
 
+    def document(self, tokens: Sequence[int]) -> str:
+        """Returns one example as a document for language models: the question in plain text, and its answer.
+
+        Different examples have different documents. A task that has none is refused as a source of text.
+        """
+        raise InputError(f"task {self.name}: has no documents for language models")
+
 
 class TaskCodec(Codec):
     """Turns the words of a task's vocabulary into tokens and back."""

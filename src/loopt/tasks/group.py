@@ -108,6 +108,11 @@ class GroupComposition(Task):
             lines.append(f"{position:8}  {element:{width}}  {product}")
         return "\n".join(lines)
 
+    def document(self, tokens: Sequence[int]) -> str:
+        """Returns the product as an equation: ``(1 2) ∘ (2 3) = (1 2 3)``."""
+        word = [self.vocabulary[element] for element in self._read(tokens)]
+        return f"{' ∘ '.join(word)} = {self.vocabulary[self.solve(tokens)[-1]]}"
+
     def _read(self, tokens: Sequence[int]) -> list[int]:
         word = [int(token) for token in tokens]
         check_integer(self.name, "length", len(word), 1)

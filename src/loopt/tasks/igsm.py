@@ -264,8 +264,7 @@ class IGSM(Task):
         """Returns the problem, its needed statements worked out one after the other, and the answer."""
         definitions, query = self._read(tokens)
         values = worked_out(definitions, query, self.modulus)
-        statements = [f"{name} := {written(definition)}." for name, definition in definitions.items()]
-        lines = textwrap.wrap(" ".join([*statements, f"{query}?"]), 100, break_long_words=False)
+        lines = textwrap.wrap(_as_text(definitions, query), 100, break_long_words=False)
         lines.append("")
         depth: dict[str, int] = {}
         for name, value in values.items():
@@ -274,10 +273,16 @@ class IGSM(Task):
         count = f"{len(values)} of {len(definitions)} statements are needed"
         return "\n".join([*lines, "", f"answer {values[query]}; {count}, {depth[query]} of them one after the other"])
 
+    def document(self, tokens: Sequence[int]) -> str:
+        """Returns the problem on one line, a space and the answer: ``E#I := 5. F#K := 3 + E#I. F#K? 1``."""
+        definitions, query = self._read(tokens)
+        return f"{_as_text(definitions, query)} {worked_out(definitions, query, self.modulus)[query]}"
+
     def _read(self, tokens: Sequence[int]) -> tuple[dict[str, Expression], str]:
+        vocabulary = self.vocabulary
         for token in tokens:
-            check_integer(self.name, "token", int(token), 0, len(self.vocabulary) - 1)
-        return Reader([self.vocabulary[int(token)] for token in tokens]).problem()
+            check_integer(self.name, "token", int(token), 0, len(vocabulary) - 1)
+        return Reader([vocabulary[int(token)] for token in tokens]).problem()
 
 
 @dataclass(frozen=True)
@@ -312,6 +317,11 @@ class _Problem:
     """[batch, n] bool: whether a constant multiplies them."""
     constant: Tensor
     """[batch, n]: that constant, or the whole right side where there are no operands; 0 where there is no constant."""
+
+
+def _as_text(definitions: dict[str, Expression], query: str) -> str:
+    statements = [f"{name} := {written(definition)}." for name, definition in definitions.items()]
+    return " ".join([*statements, f"{query}?"])
 
 
 def _of_query(values: Tensor, problem: _Problem) -> Tensor:

@@ -180,6 +180,13 @@ class PHop(Task):
         lines += _hop_list(letters, stops)
         return "\n".join(lines)
 
+    def document(self, tokens: Sequence[int]) -> str:
+        """Returns the letters, the number of hops and the answer: ``a c b a c b b a, 2 hops: b``."""
+        p, ids = self._read(tokens)
+        stop = _follow(ids, len(ids), p)[-1]
+        answer = LETTERS[ids[stop - 1]] if stop else "⊥"
+        return f"{' '.join(LETTERS[letter] for letter in ids)}, {p} {'hop' if p == 1 else 'hops'}: {answer}"
+
     def _read(self, tokens: Sequence[int]) -> tuple[int, list[int]]:
         """Returns p and the letters of one example."""
         ids = [int(token) for token in tokens]

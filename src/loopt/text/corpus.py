@@ -10,13 +10,14 @@ from typing import NamedTuple, Protocol
 
 from loopt.errors import InputError
 from loopt.text.hub import HubDataset
+from loopt.text.task_spec import TASK_PREFIX
 from loopt.text.text_files import Document, JsonLinesFile, ParquetFile, TextFile, format_of
 
 HUB_PREFIX = "hf:"
 
 
 class DocumentSource(Protocol):
-    """A file, or a dataset of the hub: documents in a fixed order."""
+    """A file, a dataset of the hub, or a task: documents in a fixed order."""
 
     @property
     def name(self) -> str: ...
@@ -65,7 +66,7 @@ class Corpus:
         """Returns the corpus that ``specs`` name, in the order given; folders and globs are sorted by name."""
         if not specs:
             raise InputError("source: none given; allowed are files, folders, globs and hf:NAME")
-        return cls([source for spec in specs for source in _sources_of(spec, text_field)])
+        return cls([source for spec in specs for source in sources_of(spec, text_field)])
 
     def documents(self, start: Position = START) -> Iterator[tuple[Document, Position]]:
         """Yields every document after ``start`` that has any text, with the position after it."""
@@ -105,7 +106,12 @@ def _chained(before: str, text: str) -> str:
     return hashlib.sha256(f"{before} {text}".encode()).hexdigest()
 
 
-def _sources_of(spec: str, text_field: str) -> Iterable[DocumentSource]:
+def sources_of(spec: str, text_field: str) -> Iterable[DocumentSource]:
+    """Returns the files, or the dataset, that a source of text names."""
+    if spec.startswith(TASK_PREFIX):
+        raise InputError(
+            f"source {spec[:200]}: a task, which has no end; allowed are files, folders, globs and hf:NAME"
+        )
     if spec.startswith(HUB_PREFIX):
         return [HubDataset.find(spec, text_field)]
     try:

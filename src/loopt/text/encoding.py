@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import multiprocessing.connection
 import os
 import re
 import signal
+import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType, TracebackType
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loopt.errors import InputError
-from loopt.source import SPLITS, Split
-from loopt.text.corpus import START, Position
+from loopt.source import Split
+from loopt.text.corpus import Position
 from loopt.text.index import IdType, Recipe
 from loopt.text.text_files import Document
 from loopt.text.tokenizer import TokenizerFile
@@ -33,6 +35,10 @@ BATCH = 2**20
 
 _BETWEEN_WORDS = re.compile(r"[^\W_] (?=[^\W_])")
 
+Ids = NDArray[np.unsignedinteger]
+Texts = list[tuple[str, bool]]
+"""Pieces of documents, each with whether it ends one."""
+
 
 class Piece(NamedTuple):
     """A document, or a piece of a long one."""
@@ -40,31 +46,12 @@ class Piece(NamedTuple):
     text: str
     split: Split
     ends_document: bool
-
-
-@dataclass
-class PieceBatch:
-    """Pieces to encode, and totals of the documents that end in them."""
-
-    pieces: list[Piece] = field(default_factory=list)
-    documents: dict[Split, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
-    text_bytes: dict[Split, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
-    ends_shard: bool = False
-    position: Position = START
-    """Where its last whole document ends."""
-    bytes_read: int = 0
-
-
-Encoded = dict[Split, NDArray[np.unsignedinteger]]
-
-
-def split_of(text: bytes, recipe: Recipe) -> Split:
-    """Returns the split of a document, by its hash: all copies, in every corpus, have the same one, and a larger share
-    that is held out contains a smaller one."""
-    drawn = int.from_bytes(hashlib.sha256(text).digest()[:8], "big") / 2**64
-    if drawn < recipe.validation:
-        return "validation"
-    return "test" if drawn >= 1 - recipe.test else "train"
+    text_bytes: int
+    """The bytes of the whole document, where it ends."""
+    position: Position
+    """The position after the document."""
+    bytes_read: int
+    """How much of the stored source had been read, for the progress bar."""
 
 
 def pieces_of(text: str) -> Iterator[str]:
@@ -79,91 +66,128 @@ def pieces_of(text: str) -> Iterator[str]:
     yield text[start:]
 
 
-def batches(documents: Iterable[tuple[Document, Position]], recipe: Recipe) -> Iterator[PieceBatch]:
-    """Yields documents in batches for the workers; ``ends_shard`` marks the last batch of a shard."""
-    batch, characters, shard_bytes = PieceBatch(), 0, 0
+def batches(
+    documents: Iterable[tuple[Document, Position]], split_of: Callable[[bytes], Split], characters: int = BATCH
+) -> Iterator[list[Piece]]:
+    """Yields documents, each in the split that ``split_of`` says, in batches of about as many characters."""
+    batch: list[Piece] = []
+    size = 0
     for document, position in documents:
         data = document.text.encode()
-        split = split_of(data, recipe)
-        texts = list(pieces_of(document.text))
+        split, texts = split_of(data), list(pieces_of(document.text))
         for number, text in enumerate(texts, 1):
-            batch.pieces.append(Piece(text, split, ends_document=number == len(texts)))
-            characters += len(text)
-            if characters >= BATCH and number < len(texts):
+            ends = number == len(texts)
+            batch.append(Piece(text, split, ends, len(data) if ends else 0, position, document.bytes_read))
+            size += len(text)
+            if size >= characters:
                 yield batch
-                batch, characters = PieceBatch(position=batch.position, bytes_read=batch.bytes_read), 0
-        shard_bytes += len(data)
-        batch.documents[split] += 1
-        batch.text_bytes[split] += len(data)
-        batch.position, batch.bytes_read = position, document.bytes_read
-        batch.ends_shard = shard_bytes >= recipe.shard_bytes
-        if batch.ends_shard:
-            shard_bytes = 0
-        if batch.ends_shard or characters >= BATCH:
-            yield batch
-            batch, characters = PieceBatch(position=batch.position, bytes_read=batch.bytes_read), 0
-    if batch.pieces or shard_bytes:
-        batch.ends_shard = True
+                batch, size = [], 0
+    if batch:
         yield batch
 
 
 class Encoder:
-    """Encodes pieces to token ids by split, every document followed by the end-of-document token."""
+    """Encodes pieces to token ids, every document followed by the end-of-document token."""
 
-    def __init__(self, tokenizer: TokenizerFile, end_of_document_id: int, id_type: IdType) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizer: str, end_of_document_id: int, id_type: IdType) -> None:
+        self._tokenizer = TokenizerFile.find(tokenizer)
         self._end = end_of_document_id
         self._id_type = np.dtype(id_type).newbyteorder("<")
 
-    def __call__(self, pieces: list[Piece]) -> Encoded:
-        ids: dict[Split, list[list[int]]] = {split: [] for split in SPLITS}
-        encoded = self._tokenizer.encode([piece.text for piece in pieces])
-        for piece, piece_ids in zip(pieces, encoded, strict=True):
-            ids[piece.split].append(piece_ids)
-            if piece.ends_document:
-                ids[piece.split].append([self._end])
-        return {split: self._joined(lists) for split, lists in ids.items()}
-
-    def _joined(self, lists: list[list[int]]) -> NDArray[np.unsignedinteger]:
-        arrays = [np.array(one, dtype=self._id_type) for one in lists]
-        return np.concatenate(arrays) if arrays else np.empty(0, self._id_type)
+    def __call__(self, texts: Texts) -> tuple[Ids, list[int]]:
+        """Returns the ids of all pieces, one after the other, and how many each has."""
+        encoded = self._tokenizer.encode([text for text, _ in texts])
+        for ids, (_, ends_document) in zip(encoded, texts, strict=True):
+            if ends_document:
+                ids.append(self._end)
+        lengths = [len(ids) for ids in encoded]
+        return np.concatenate([np.array(ids, self._id_type) for ids in encoded]), lengths
 
 
-def encode_batches(
-    to_encode: Iterable[PieceBatch], tokenizer: TokenizerFile, recipe: Recipe, workers: int
-) -> Iterator[tuple[PieceBatch, Encoded]]:
-    """Yields every batch with its token ids, in the order of the batches, whichever worker finishes first."""
-    encoder_settings = (TokenizerFile(tokenizer.name, tokenizer.text), recipe.end_of_document_id, recipe.id_type)
-    if workers == 1:
-        encoder = Encoder(*encoder_settings)
-        for batch in to_encode:
-            yield batch, encoder(batch.pieces)
-        return
-    in_flight: deque[tuple[PieceBatch, Future[Encoded]]] = deque()
+class Encoders:
+    """Workers that encode. One alone is this process."""
+
+    def __init__(self, tokenizer: Path, recipe: Recipe, workers: int) -> None:
+        self._workers = workers
+        settings = (str(tokenizer), recipe.end_of_document_id, recipe.id_type)
+        self._encoder: Encoder | ProcessPoolExecutor = Encoder(*settings) if workers == 1 else _pool(workers, settings)
+
+    def __enter__(self) -> Encoders:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(self._encoder, ProcessPoolExecutor):
+            self._encoder.shutdown(cancel_futures=True)
+
+    def encode(self, batches: Iterable[list[Piece]], endless: bool = False) -> Iterator[tuple[Piece, Ids]]:
+        """Yields every piece with its token ids, in order, whichever worker finishes first.
+
+        Workers are two batches ahead, each; of what is ``endless``, no further ahead than batches were taken so far.
+        """
+        in_flight: deque[tuple[list[Piece], Future[tuple[Ids, list[int]]]]] = deque()
+        furthest = 2 * self._workers if self._workers > 1 else 0
+        ahead = 0 if endless else furthest
+        for batch in batches:
+            in_flight.append((batch, self._submit([(piece.text, piece.ends_document) for piece in batch])))
+            if len(in_flight) > ahead:
+                yield from self._encoded(*in_flight.popleft())
+                ahead = min(ahead + 1, furthest)
+        while in_flight:
+            yield from self._encoded(*in_flight.popleft())
+
+    def _submit(self, texts: Texts) -> Future[tuple[Ids, list[int]]]:
+        if isinstance(self._encoder, ProcessPoolExecutor):
+            with self._explain_death(), _hidden_main_module():
+                return self._encoder.submit(_encode_in_worker, texts)
+        done: Future[tuple[Ids, list[int]]] = Future()
+        done.set_result(self._encoder(texts))
+        return done
+
+    def _encoded(self, batch: list[Piece], future: Future[tuple[Ids, list[int]]]) -> Iterator[tuple[Piece, Ids]]:
+        with self._explain_death():
+            ids, lengths = future.result()
+        end = 0
+        for piece, length in zip(batch, lengths, strict=True):
+            end += length
+            yield piece, ids[end - length : end]
+
+    @contextmanager
+    def _explain_death(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenProcessPool:
+            raise InputError(
+                f"workers={self._workers}: one of them died, perhaps out of memory; the same command, "
+                "with fewer --workers if need be, resumes"
+            ) from None
+
+
+def _pool(workers: int, settings: tuple[str, int, IdType]) -> ProcessPoolExecutor:
     # Spawned, not forked: a fork copies whatever locks the other threads of this process happen to hold.
     spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_start_worker, initargs=encoder_settings)
+    return ProcessPoolExecutor(workers, mp_context=spawn, initializer=_start_worker, initargs=settings)
+
+
+@contextmanager
+def _hidden_main_module() -> Iterator[None]:
+    """Hides the main module from workers that start meanwhile: each would import it first, and with it perhaps torch.
+
+    A worker takes its settings from a pipe after that, and the parent waits where they do not fit into the pipe. That
+    is why they hold the path of the tokenizer and not its text: workers would start one after the other.
+    """
+    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
     try:
-        for batch in to_encode:
-            in_flight.append((batch, pool.submit(_encode_in_worker, batch.pieces)))
-            if len(in_flight) > 2 * workers:
-                done, future = in_flight.popleft()
-                yield done, future.result()
-        for done, future in in_flight:
-            yield done, future.result()
-    except BrokenProcessPool:
-        raise InputError(
-            f"workers={workers}: one of them died, perhaps out of memory; the same command, "
-            "with fewer --workers if need be, resumes"
-        ) from None
+        yield
     finally:
-        pool.shutdown(cancel_futures=True)
+        sys.modules["__main__"] = main
 
 
 _encoder: Encoder
 
 
-def _start_worker(tokenizer: TokenizerFile, end_of_document_id: int, id_type: IdType) -> None:
+def _start_worker(tokenizer: str, end_of_document_id: int, id_type: IdType) -> None:
     global _encoder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent gets it too, and ends its workers
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -179,5 +203,5 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _encode_in_worker(pieces: list[Piece]) -> Encoded:
-    return _encoder(pieces)
+def _encode_in_worker(texts: Texts) -> tuple[Ids, list[int]]:
+    return _encoder(texts)

@@ -23,7 +23,7 @@ from loopt.files import check_signature, read_json, signed, write_atomically
 from loopt.source import SPLITS, Split
 from loopt.text.corpus import Position
 
-FORMAT = 3
+FORMAT = 4
 INDEX = "index.json"
 UNFINISHED = "unfinished.json"
 TOKENIZER = "tokenizer.json"
@@ -45,6 +45,8 @@ class Recipe:
     validation: float
     test: float
     shard_bytes: int
+    tasks: tuple[str, ...]
+    """The tasks mixed in, as specs with all their settings."""
 
     def __post_init__(self) -> None:
         require(self.id_type in LARGEST_VOCABULARY, "id_type", self.id_type, " | ".join(LARGEST_VOCABULARY))
@@ -59,19 +61,41 @@ class Recipe:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What a shard has of one source."""
+
+    source: int
+    """Its number among the sources of the index, from 0."""
+    tokens: int
+    documents: int
+    text_bytes: int
+    """The bytes of text that the tokens were made from."""
+
+    def __post_init__(self) -> None:
+        require(self.source >= 0, "source", self.source, "0 or more")
+        require(self.tokens >= 1, "tokens", self.tokens, "1 or more")
+
+
+@dataclass(frozen=True)
 class Shard:
     """A file of tokens of one split."""
 
     file: str
     split: Split
-    tokens: int
-    documents: int
-    text_bytes: int
     sha256: str
+    parts: tuple[Part, ...]
 
     def __post_init__(self) -> None:
         require(self.split in SPLITS, "split", self.split, " | ".join(SPLITS))
-        require(self.tokens >= 1, "tokens", self.tokens, "1 or more")
+        require(len(self.parts) >= 1, "parts", len(self.parts), "1 or more")
+
+    @property
+    def tokens(self) -> int:
+        return sum(part.tokens for part in self.parts)
+
+    @property
+    def documents(self) -> int:
+        return sum(part.documents for part in self.parts)
 
 
 def shard_name(split: Split, number: int) -> str:
@@ -86,8 +110,8 @@ class Index:
     recipe: Recipe
     sources: tuple[str, ...]
     """The sources as the user named them."""
-    position: Position
-    """How far the sources have been read, with a hash of what was read."""
+    positions: tuple[Position, ...]
+    """How far text and each task have been read, with a hash of what was read."""
     shards: tuple[Shard, ...]
 
     @property
@@ -100,15 +124,20 @@ class Index:
     def of(self, split: Split) -> list[Shard]:
         return [shard for shard in self.shards if shard.split == split]
 
-    def tokens(self, split: Split) -> int:
-        return sum(shard.tokens for shard in self.of(split))
+    def parts(self, split: Split, source: int | None = None) -> list[Part]:
+        """Returns what the shards of a split have of all sources, or of one."""
+        parts = (part for shard in self.of(split) for part in shard.parts)
+        return [part for part in parts if source is None or part.source == source]
 
-    def documents(self, split: Split) -> int:
-        return sum(shard.documents for shard in self.of(split))
+    def tokens(self, split: Split, source: int | None = None) -> int:
+        return sum(part.tokens for part in self.parts(split, source))
 
-    def text_bytes(self, split: Split) -> int:
-        """Returns the bytes of text that a split's tokens were made from."""
-        return sum(shard.text_bytes for shard in self.of(split))
+    def documents(self, split: Split, source: int | None = None) -> int:
+        return sum(part.documents for part in self.parts(split, source))
+
+    def text_bytes(self, split: Split, source: int | None = None) -> int:
+        """Returns the bytes of text that the tokens were made from."""
+        return sum(part.text_bytes for part in self.parts(split, source))
 
     def write(self, path: Path) -> None:
         written = {"format": FORMAT, "fingerprint": self.fingerprint} | asdict(self)
@@ -133,25 +162,31 @@ class Index:
             for number, shard in enumerate(index.of(split)):
                 allowed = shard_name(split, number)
                 require(shard.file == allowed, f"{path}: file", shard.file, allowed, InputError)
+            for part in index.parts(split):
+                allowed = f"less than {len(index.sources)}"
+                require(part.source < len(index.sources), f"{path}: source", part.source, allowed, InputError)
         return index
 
 
 def _from_json(written: dict[str, Any]) -> Index:
-    source, next, sha256 = written["position"]
-    shards = tuple(_checked(Shard, shard) for shard in written["shards"])
-    position = Position(int(source), int(next), str(sha256))
-    return Index(_checked(Recipe, written["recipe"]), tuple(map(str, written["sources"])), position, shards)
+    recipe = _checked(Recipe, written["recipe"] | {"tasks": tuple(map(str, written["recipe"]["tasks"]))})
+    shards = tuple(
+        _checked(Shard, shard | {"parts": tuple(_checked(Part, part) for part in shard["parts"])})
+        for shard in written["shards"]
+    )
+    positions = tuple(Position(int(source), int(next), str(sha256)) for source, next, sha256 in written["positions"])
+    return Index(recipe, tuple(map(str, written["sources"])), positions, shards)
 
 
-Checked = TypeVar("Checked", Recipe, Shard)
+Checked = TypeVar("Checked", Recipe, Shard, Part)
 
 
 def _checked(kind: type[Checked], written: dict[str, Any]) -> Checked:
-    """Returns a recipe or a shard, or raises a TypeError where a field is missing or of another type."""
+    """Returns a recipe, a shard or a part of one; raises a TypeError where a field is missing or of another type."""
     made = kind(**written)
     types: dict[str, type | tuple[type, ...]] = {"int": int, "float": (int, float)}
     for field in fields(made):
-        allowed = types.get(str(field.type), str)
+        allowed = tuple if str(field.type).startswith("tuple") else types.get(str(field.type), str)
         if not isinstance(getattr(made, field.name), allowed):
             raise TypeError(f"{field.name}={getattr(made, field.name)!r}")
     return made

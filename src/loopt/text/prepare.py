@@ -13,16 +13,19 @@ import numpy as np
 
 from loopt.errors import InputError, require
 from loopt.files import explain_os_errors, put_in_place, temporary_of, try_lock, write_atomically
-from loopt.source import SPLITS, Split
-from loopt.text.corpus import START, Corpus
-from loopt.text.encoding import PieceBatch, batches, encode_batches
+from loopt.source import SPLITS
+from loopt.text.corpus import START
+from loopt.text.encoding import Encoders, Piece
 from loopt.text.index import INDEX, LARGEST_VOCABULARY, TOKENIZER, UNFINISHED, Index, Recipe, shard_name
-from loopt.text.shards import ShardWriter, sha256_of
+from loopt.text.mixture import Mixture
+from loopt.text.shards import ShardWriters, sha256_of
+from loopt.text.task_spec import TASK_PREFIX, TaskSpec
 from loopt.text.tokenizer import END_OF_DOCUMENT, TokenizerFile
 
 LOCK = ".lock"
 MOST_SHARD_BYTES = 2**40
 MOST_WORKERS = 1024
+REPORTED_TOKENS = 2**18
 
 
 @dataclass(frozen=True)
@@ -30,8 +33,10 @@ class Settings:
     """Which text to prepare, and how."""
 
     source: tuple[str, ...]
-    """Files, folders or globs of .txt (one document each), .jsonl or .parquet, also with .gz, .xz or .zst; or
-    hf:NAME[:CONFIG[:SPLIT]], a dataset of the Hugging Face hub, streamed."""
+    """Files, folders or globs of .txt (one document each), .jsonl or .parquet, also with .gz, .xz or .zst;
+    hf:NAME[:CONFIG[:SPLIT]], a dataset of the Hugging Face hub, streamed;
+    or, in quotes, a task to mix in by its share of the training tokens,
+    "task:assignment?depth=1&shots=5&share=0.1" (without text, by a number of documents: documents=100000)."""
     tokenizer: str
     """A file of the tokenizers package, or a name on the Hugging Face hub."""
     text_field: str = "text"
@@ -68,6 +73,7 @@ class Settings:
             validation=self.validation,
             test=self.test,
             shard_bytes=self.shard_bytes,
+            tasks=tuple(str(TaskSpec.parse(spec)) for spec in self.source if spec.startswith(TASK_PREFIX)),
         )
 
 
@@ -94,23 +100,23 @@ def prepare(
     require(1 <= workers <= MOST_WORKERS, "workers", workers, f"1 to {MOST_WORKERS}")
     tokenizer = TokenizerFile.find(settings.tokenizer)
     recipe = settings.recipe(tokenizer)
-    corpus = Corpus.find(settings.source, settings.text_field)
+    mixture = Mixture.find(settings.source, settings.text_field, settings.validation, settings.test)
     resumes = "; once that is fixed, the same command resumes"
     with explain_os_errors(f"write {directory}", afterwards=resumes), _locked(directory):
         if (directory / INDEX).exists():
             finished = Index.read(directory / INDEX)
-            _refuse_other_settings(finished, recipe, corpus, directory)
+            _refuse_other_settings(finished, recipe, mixture, settings, directory)
             return finished
         if (directory / UNFINISHED).exists():
             index = Index.read(directory / UNFINISHED)
-            _refuse_other_settings(index, recipe, corpus, directory)
+            _refuse_other_settings(index, recipe, mixture, settings, directory)
         else:
-            index = Index(recipe, (), START, ())
+            index = Index(recipe, (), tuple(START for _ in mixture.streams), ())
         index = replace(index, sources=settings.source)
         _remove_temporaries(directory, index)
         index.write(directory / UNFINISHED)  # first, so that whatever else is there is known to be made here
         _write_tokenizer(tokenizer, directory / TOKENIZER)
-        index = _write_shards(index, directory, corpus, tokenizer, workers, report)
+        index = _write_shards(index, directory, mixture, workers, report)
         _refuse_useless(index, settings, directory)
         index.write(directory / UNFINISHED)
         put_in_place(directory / UNFINISHED, directory / INDEX)
@@ -125,62 +131,64 @@ def _write_tokenizer(tokenizer: TokenizerFile, path: Path) -> None:
 
 
 def _write_shards(
-    index: Index,
-    directory: Path,
-    corpus: Corpus,
-    tokenizer: TokenizerFile,
-    workers: int,
-    report: Callable[[Progress], None],
+    index: Index, directory: Path, mixture: Mixture, workers: int, report: Callable[[Progress], None]
 ) -> Index:
     """Encodes what has not been read yet, one shard of every split at a time, and returns the complete index."""
-    counter = _ProgressCounter(index, corpus)
-    to_encode = batches(corpus.documents(index.position), index.recipe)
-    shards = _new_shards(index, directory)
-    for batch, ids in encode_batches(to_encode, tokenizer, index.recipe, workers):
-        for split, shard in shards.items():
-            shard.add(ids[split], batch.documents[split], batch.text_bytes[split])
-        report(counter.with_batch(batch, sum(map(len, ids.values()))))
-        if batch.ends_shard:
-            written = tuple(shard.finish() for shard in shards.values() if shard.tokens)
-            index = replace(index, shards=index.shards + written, position=batch.position)
-            index.write(directory / UNFINISHED)
-            shards = _new_shards(index, directory)
-    assert corpus.end
-    return replace(index, position=corpus.end)
-
-
-def _new_shards(index: Index, directory: Path) -> dict[Split, ShardWriter]:
-    return {split: ShardWriter(directory, split, len(index.of(split))) for split in SPLITS}
+    counter = _ProgressCounter(index, mixture, report)
+    positions = list(index.positions)
+    shards = ShardWriters(directory, index)
+    with Encoders(directory / TOKENIZER, index.recipe, workers) as encoders:
+        for number, piece, ids in mixture.pieces(index, encoders):
+            shards.add(mixture.streams[number].sources[piece.position.source], piece, ids)
+            counter.add(number, piece, len(ids))
+            if piece.ends_document:
+                positions[number] = piece.position
+                if shards.text_bytes >= index.recipe.shard_bytes:
+                    index = replace(index, shards=index.shards + shards.finish(), positions=tuple(positions))
+                    index.write(directory / UNFINISHED)
+                    counter.report()
+                    shards = ShardWriters(directory, index)
+    index = replace(index, shards=index.shards + shards.finish(), positions=mixture.end(positions))
+    counter.report()
+    return index
 
 
 class _ProgressCounter:
-    """Counts documents, tokens and bytes for the progress bar."""
+    """Counts documents, tokens and bytes, and reports them to the progress bar."""
 
-    def __init__(self, index: Index, corpus: Corpus) -> None:
-        sizes = [source.size for source in corpus.sources]
+    def __init__(self, index: Index, mixture: Mixture, report: Callable[[Progress], None]) -> None:
+        self._report = report
+        self._sources = mixture.streams[0].corpus.sources
+        sizes = [source.size for source in self._sources]
         self._stored = sum(size or 0 for size in sizes) if None not in sizes else None
         self._before = np.cumsum([0, *(size or 0 for size in sizes)]).tolist()
-        self._sources = corpus.sources
-        self._documents = sum(shard.documents for shard in index.shards)
-        self._tokens = sum(shard.tokens for shard in index.shards)
+        self._documents = sum(map(index.documents, SPLITS))
+        self._tokens = self._reported = sum(map(index.tokens, SPLITS))
+        self._source = self._bytes_read = 0
 
-    def with_batch(self, batch: PieceBatch, tokens: int) -> Progress:
-        self._documents += sum(batch.documents.values())
+    def add(self, stream: int, piece: Piece, tokens: int) -> None:
+        self._documents += piece.ends_document
         self._tokens += tokens
-        source = batch.position.source
-        bytes_read = self._before[source] + batch.bytes_read
-        return Progress(self._documents, self._tokens, bytes_read, self._stored, self._sources[source].name)
+        if stream == 0:
+            self._source, self._bytes_read = piece.position.source, piece.bytes_read
+        if self._tokens - self._reported >= REPORTED_TOKENS:
+            self.report()
+
+    def report(self) -> None:
+        self._reported = self._tokens
+        bytes_read, name = self._before[self._source] + self._bytes_read, self._sources[self._source].name
+        self._report(Progress(self._documents, self._tokens, bytes_read, self._stored, name))
 
 
-def _refuse_other_settings(index: Index, recipe: Recipe, corpus: Corpus, directory: Path) -> None:
+def _refuse_other_settings(index: Index, recipe: Recipe, mixture: Mixture, settings: Settings, directory: Path) -> None:
     """Raises an InputError unless the directory was begun with these settings and this text."""
     otherwise = "choose another --out, or remove it"
     for field in fields(Recipe):
         before, now = getattr(index.recipe, field.name), getattr(recipe, field.name)
         if before != now:
             raise InputError(f"{directory} was begun with {field.name}={before}, now {now}: {otherwise}")
-    grown = (directory / INDEX).exists() and not corpus.is_all_of(index.position)
-    if grown or corpus.has_changed(index.position):
+    finished = (directory / INDEX).exists()
+    if _are_tasks(index.sources) != _are_tasks(settings.source) or mixture.has_changed(index, finished):
         raise InputError(
             f"{directory} was begun with source={' '.join(index.sources)}, and what was read of it has changed since, "
             f"or is not what source names now: {otherwise}"
@@ -191,9 +199,16 @@ def _refuse_other_settings(index: Index, recipe: Recipe, corpus: Corpus, directo
             raise InputError(f"{file}: missing or cut short since it was written: remove {directory} and begin again")
 
 
+def _are_tasks(sources: tuple[str, ...]) -> list[bool]:
+    """Tells of each source whether it is a task: text may be moved, but an index goes by the numbers of its sources."""
+    return [source.startswith(TASK_PREFIX) for source in sources]
+
+
 def _refuse_useless(index: Index, settings: Settings, directory: Path) -> None:
     """Removes tokens that nobody could train on, so that the settings can be changed, and raises an InputError."""
-    documents = {split: index.documents(split) for split in SPLITS}
+    texts = [number for number, is_task in enumerate(_are_tasks(settings.source)) if not is_task]
+    counted = texts or range(len(settings.source))  # beside text, nothing of a task is held out
+    documents = {split: sum(index.documents(split, number) for number in counted) for split in SPLITS}
     total = sum(documents.values())
     empty = [split for split in ("validation", "test") if getattr(settings, split) and not documents[split]]
     if not total:

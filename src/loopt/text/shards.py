@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from pathlib import Path
 from typing import IO
 
-import numpy as np
-from numpy.typing import NDArray
-
 from loopt.errors import InputError
 from loopt.files import put_in_place, temporary_of
-from loopt.source import Split
-from loopt.text.index import Shard, shard_name
+from loopt.source import SPLITS, Split
+from loopt.text.encoding import Ids, Piece
+from loopt.text.index import Index, Part, Shard, shard_name
 
 
 def sha256_of(path: Path) -> str:
@@ -28,12 +27,15 @@ class ShardWriter:
         self._split = split
         self._file: IO[bytes] | None = None
         self._digest = hashlib.sha256()
-        self.tokens = self._documents = self._text_bytes = 0
+        self.tokens: Counter[int] = Counter()
+        """By number of the source, as are the others."""
+        self._documents: Counter[int] = Counter()
+        self._text_bytes: Counter[int] = Counter()
 
-    def add(self, ids: NDArray[np.unsignedinteger], documents: int, text_bytes: int) -> None:
-        self.tokens += len(ids)
-        self._documents += documents
-        self._text_bytes += text_bytes
+    def add(self, source: int, piece: Piece, ids: Ids) -> None:
+        self.tokens[source] += len(ids)
+        self._documents[source] += piece.ends_document
+        self._text_bytes[source] += piece.text_bytes
         if len(ids):
             self._file = self._file or temporary_of(self._path).open("wb")
             data = ids.tobytes()
@@ -50,6 +52,21 @@ class ShardWriter:
         if self._path.exists() and sha256_of(self._path) != self._digest.hexdigest():
             raise InputError(f"{self._path}: has other contents than this command gives; move it away")
         put_in_place(temporary_of(self._path), self._path)
-        return Shard(
-            self._path.name, self._split, self.tokens, self._documents, self._text_bytes, self._digest.hexdigest()
-        )
+        parts = tuple(Part(n, self.tokens[n], self._documents[n], self._text_bytes[n]) for n in sorted(self.tokens))
+        return Shard(self._path.name, self._split, self._digest.hexdigest(), parts)
+
+
+class ShardWriters:
+    """Writes one shard of every split, side by side."""
+
+    def __init__(self, directory: Path, index: Index) -> None:
+        self._writers = {split: ShardWriter(directory, split, len(index.of(split))) for split in SPLITS}
+        self.text_bytes = 0
+
+    def add(self, source: int, piece: Piece, ids: Ids) -> None:
+        self._writers[piece.split].add(source, piece, ids)
+        self.text_bytes += piece.text_bytes
+
+    def finish(self) -> tuple[Shard, ...]:
+        """Returns the shards that have any tokens, each with its file in place."""
+        return tuple(writer.finish() for writer in self._writers.values() if writer.tokens.total())

@@ -13,6 +13,7 @@ from loopt.errors import InputError
 from loopt.source import PLACE, SPLITS, Codec, Source
 from loopt.text.corpus import Corpus
 from loopt.text.index import INDEX, TOKENIZER, UNFINISHED, Index
+from loopt.text.mixture import Mixture
 from loopt.text.prepare import Settings, prepare
 from loopt.text.progress import progress_bar
 from loopt.text.token_data import TokenData
@@ -77,7 +78,7 @@ class Text(Source):
         corpus = Corpus.find([self.data], "text")
         if (beside / INDEX).exists():
             index = Index.read(beside / INDEX)
-            if not corpus.is_all_of(index.position) or corpus.has_changed(index.position):
+            if Mixture.find((self.data,), "text", HELD_OUT, HELD_OUT).has_changed(index, finished=True):
                 raise InputError(
                     f"data={self.data}: {beside} was made from {' '.join(index.sources)}, which is not this text or "
                     f"has changed since; choose another --run, or resume with --data {beside}"
