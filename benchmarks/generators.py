@@ -32,11 +32,15 @@ from torch import Tensor
 
 from loopt import tasks
 from loopt.random_bits import Stream
-from loopt.tasks import Batch, PHop, Task
+from loopt.tasks import IGSM, Batch, PHop, Task
 from loopt.training.task_learner import shares
 
 # The tasks' defaults are the paper's shapes.
-SHAPES: dict[str, Task] = {name: tasks.get(name) for name in tasks.names()} | {"phop, uniform": PHop(sampler="uniform")}
+SHAPES: dict[str, Task] = {
+    **{name: tasks.get(name) for name in tasks.names()},
+    "phop, uniform": PHop(sampler="uniform"),
+    "igsm, even": IGSM(law="even"),
+}
 PUBLIC_IGSM = 29
 """What the public generator of i-GSM makes in a second on one core, of medium size. Not measured here."""
 WARM_UP = 3

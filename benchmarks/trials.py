@@ -53,7 +53,7 @@ def recipe_of_the_table(config: TrainConfig, scale: Scale) -> tuple[str, TrainCo
         (p,) = task.p
         return f"p-hop, {task.sampler}, p={p}{recipe}", phop(task.sampler).configure(plan, f"p{p}", scale)
     if isinstance(task, IGSM):
-        return f"i-GSM{recipe}", igsm.configure(plan, "", scale)
+        return f"i-GSM, {task.law}{recipe}", igsm(task.law).configure(plan, "", scale)
     if isinstance(task, Addition):
         return f"addition{recipe}", addition.configure(plan, "", scale)
     raise ValueError(f"a trial of {task}: only the tables of addition, p-hop and i-GSM have any so far")

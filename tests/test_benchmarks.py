@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -16,11 +18,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from igsm_reading import SAMPLE, even_tasks, light_tasks, seeds
 from loopt.plan import LoopPlan
 from loopt.random_bits import Stream
 from loopt.reproduce.igsm import igsm
 from loopt.runs import codec, read_config
 from loopt.tasks import IGSM
+from loopt.tasks.igsm import Law
+from loopt.tasks.igsm_text import worked_out, written
 
 HOME = Path(__file__).parents[1]
 
@@ -40,7 +45,8 @@ statistics = load_benchmark("igsm_statistics")
 mixture = load_benchmark("igsm_mixture")
 trials = load_benchmark("trials")
 
-RESULTS, RECIPES = ((HOME / "docs" / page).read_text(encoding="utf-8") for page in ("results.md", "recipes.md"))
+PAGES = ("results.md", "recipes.md", "log.md")
+RESULTS, RECIPES, LOG = ((HOME / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
 
 
 def written_out(definitions: dict[str, Any], name: str) -> str:
@@ -64,29 +70,62 @@ def written_out(definitions: dict[str, Any], name: str) -> str:
     return whole(definitions[name])
 
 
+def reading(text: str) -> Any:
+    return statistics.Reading.of(re.findall(r":=|[0-9]+|\S", text))
+
+
 def both(task: IGSM, seed: int, examples: int) -> set[tuple[int, str]]:
     """Hashes and templates written out from the text, side by side."""
-    indices, stream = torch.arange(examples), Stream(task.name, seed, "train")
-    problem = task._problem(indices, stream)
-    texts = [written_out(*task._read(tokens)) for tokens in task._written(problem, indices, stream)[0].tolist()]
-    return set(zip(statistics.template_hashes(problem).tolist(), texts, strict=True))
+    problem = task._law.draw(torch.arange(examples), Stream(task.name, seed, "train"), task.modulus)
+    texts = task.sample(range(examples), seed, "train").tokens.tolist()
+    return set(
+        zip(
+            statistics.template_hashes(problem).tolist(),
+            [written_out(*task._read(tokens)) for tokens in texts],
+            strict=True,
+        )
+    )
 
 
 @pytest.mark.slow
-@given(seed=st.integers(-(2**63), 2**63 - 1), needed=st.integers(1, 10), statements=st.integers(10, 14))
+@given(seed=seeds, task=st.one_of(light_tasks(), even_tasks()))
 @settings(max_examples=20, deadline=None)
-def test_hashes_are_equal_where_templates_are(seed: int, needed: int, statements: int) -> None:
-    pairs = both(IGSM(statements=statements, needed=(1, needed)), seed, 200)
+def test_hashes_are_equal_where_templates_are(seed: int, task: IGSM) -> None:
+    pairs = both(task, seed, 200)
     hashes, texts = zip(*pairs, strict=True)
     assert len(pairs) == len(set(hashes)) == len(set(texts))
 
 
 @pytest.mark.slow
 def test_all_templates_of_three_needed_statements() -> None:
-    """Each using the one before: 3 * 12, of which step 8 excludes x - y and c * (x - y), either way round, where one is
-    a copy of the other. And two constants, added or subtracted, with a constant, a factor or neither."""
-    pairs = both(IGSM(statements=3, needed=(3, 3)), 0, 5000)
+    """Law even. Each using the one before: 3 * 12, of which step 8 excludes x - y and c * (x - y), either way round,
+    where one is a copy of the other. And two constants, added or subtracted, with a constant, a factor or neither."""
+    pairs = both(IGSM(law="even", statements=3, needed=(3, 3)), 0, 5000)
     assert len(pairs) == 3 * 12 - 2 * 2 + 6
+
+
+def statements_of(task: IGSM, tokens: list[int]) -> tuple[str, ...]:
+    """The needed statements, one after the other, with c for constants and v0, v1, … for parameters."""
+    definitions, query = task._read(tokens)
+    needed = list(worked_out(definitions, query, task.modulus))
+    texts = (re.sub(r"\d", "c", written(definitions[name])) for name in needed)
+    return tuple(re.sub("[A-P]#[A-P]", lambda name: f"v{needed.index(name[0])}", text) for text in texts)
+
+
+@pytest.mark.slow
+def test_all_templates_of_few_operations() -> None:
+    """Law light: those that the formula counts are drawn, all of them and no others."""
+    task = IGSM(operations=4, edges=6, levels=(2, 2))
+    hardest = task.difficulties["4 operations"].sample(range(14_000), 0, "train").tokens
+    found = {statements_of(task, tokens) for tokens in hardest.tolist()}
+    assert len(found) == statistics.how_many(4) - statistics.how_many(3)
+
+
+@pytest.mark.parametrize("task", [IGSM(), IGSM(law="even")], ids=["light", "even"])
+def test_operations_are_counted_alike_in_text_and_tensors(task: IGSM) -> None:
+    problem = task._law.draw(torch.arange(300), Stream(task.name, 0, "test"), task.modulus)
+    texts = [[task.vocabulary[token] for token in tokens] for tokens in task.sample(range(300), 0, "test").tokens]
+    assert statistics.operations_of(problem).tolist() == [statistics.Reading.of(text).operations for text in texts]
 
 
 def test_equal_rows_and_no_others_have_equal_hashes() -> None:
@@ -98,22 +137,18 @@ def test_equal_rows_and_no_others_have_equal_hashes() -> None:
 
 def test_what_is_read_from_a_problem() -> None:
     """The paper's sample: 9 of 12 statements needed, a chain of 8, 14 operations."""
-    sample = (
-        "E#I := 4. E#J := E#I. K#N := I#N + J#O + F#K. F#K := E#J. J#O := F#K + K#O + E#J. H#J := E#J + F#K. "
-        "I#P := L#M + I#N + K#O. I#M := J#O + J#P + F#K. J#P := H#J - F#K. L#M := I#N + J#P + F#K. "
-        "I#N := 2 * (J#P + H#J + E#I). K#O := J#P + I#N + E#J. I#P?"
-    )
-    problem = statistics.Reading.of(IGSM().encode(sample))
+    problem = reading(SAMPLE)
     assert (len(problem.values), problem.chain, problem.operations) == (9, 8, 14)
     assert problem.distractors == ["K#N", "J#O", "I#M"]
     assert all(problem.depends_on_needed(name) for name in problem.distractors)
     assert statistics.form(problem.definitions["I#N"]) == "c * (x + y + z)"
-    assert problem.levels == {1, 2}
+    assert [problem.terms(name) for name in ("E#I", "E#J", "J#P", "I#N")] == [1, 1, 2, 4]
+    assert [problem.has_constant(name) for name in ("E#I", "E#J", "I#N")] == [True, False, True]
     assert (problem.commonest_constant, problem.constant_of_query) == (4, 0)
 
 
 def test_a_parameter_that_cancels_does_not_matter() -> None:
-    problem = statistics.Reading.of(IGSM().encode("A#E := 3. A#F := 2 + A#E. A#G := A#F - A#E. A#G?"))
+    problem = reading("A#E := 3. A#F := 2 + A#E. A#G := A#F - A#E. A#G?")
     assert [problem.matters(name) for name in ("A#E", "A#F", "A#G")] == [False, True, True]
 
 
@@ -133,15 +168,25 @@ def test_the_page_has_what_the_result_files_give(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["igsm_mixture.py", "--results", str(HOME / "results")])
     mixture.main()
-    fits, rows = capsys.readouterr().out.strip().split("\n\n")
+    fits, rows, prediction = capsys.readouterr().out.strip().split("\n\n")
     assert fits in RESULTS
     assert rows in RESULTS
+    assert prediction in LOG
 
 
 def test_rows_that_are_not_measured_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "argv", ["igsm_mixture.py", "--results", str(tmp_path)])
     with pytest.raises(SystemExit, match=r"rows 8x1, 1x1, .* no accuracy by difficulty"):
         mixture.main()
+
+
+def test_problems_of_other_difficulty_are_matched_with_those_that_were_measured() -> None:
+    row, steps = [100.0, 60.0, 20.0], [1.0, 2.0, 4.0]
+    assert [mixture.interpolate(row, steps, k) for k in (1, 2, 3, 4, 9)] == [100, 60, 40, 20, 20]
+    law = Counter({(1, 1): 2, (2, 3): 1, (5, 9): 1})  # needed statements and operations
+    assert mixture.by_needed(row, law) == (2 * 100 + 60 + 20) / 4
+    assert mixture.by_operations(row, law, steps) == (2 * 100 + 40 + 20) / 4
+    assert mixture.mean_operations(Counter({(1, 1): 5, (2, 2): 1, (2, 4): 3})) == [1, 3.5]
 
 
 def test_no_share_is_below_nothing_or_above_everything() -> None:
@@ -164,12 +209,12 @@ def test_a_trial_can_be_trained_again(path: Path) -> None:
     assert codec.fingerprint(read_config(path)) == result["config"]
 
 
-@given(lr=st.floats(0.003, 0.01), steps=st.integers(8001, 90_000))
-def test_a_trial_is_told_by_what_it_changed(lr: float, steps: int) -> None:
-    standard = igsm.configure(LoopPlan.parse("1x8"), "", "short").resolved()
+@given(lr=st.floats(0.003, 0.01), steps=st.integers(8001, 90_000), law=st.sampled_from(["light", "even"]))
+def test_a_trial_is_told_by_what_it_changed(lr: float, steps: int, law: Law) -> None:
+    standard = igsm(law).configure(LoopPlan.parse("1x8"), "", "short").resolved()
     changed = replace(standard, steps=steps, optim=replace(standard.optim, lr=lr, weight_decay=0.0))
     title, found = trials.recipe_of_the_table(changed, "short")
-    assert (title, found.resolved()) == ("i-GSM", standard)
+    assert (title, found.resolved()) == (f"i-GSM, {law}", standard)
     result = {"step": steps, "seconds": 1.6, "accuracies": {"igsm": 0.5}}
     told = trials.line({"result": result, "curve": [[500, 0.4, 1.0]]}, changed, found)
     schedule = f"{steps:,} | {steps:,} | - | 2 | 50.0 |"

@@ -62,9 +62,9 @@ TASKS = {
     "addition": ("--operands", "--digits", "--test-operands", "--room", "--fill"),
     "group": ("--group", "--n", "--test-lengths"),
     "assignment": ("--depth", "--variables", "--shots", "--letters", "--largest", "--order", "--rendering"),
-    "igsm": ("--modulus", "--statements", "--needed"),
+    "igsm": ("--modulus", "--law", "--operations", "--edges", "--levels", "--statements", "--needed"),
 }
-EXPERIMENTS = ("addition", "phop", "phop-uniform", "igsm", "group", "loops")
+EXPERIMENTS = ("addition", "phop", "phop-uniform", "igsm", "igsm-even", "group", "loops")
 SOURCES = (
     *("text.txt",) * 20,
     *("task:", "task:?", "task:phop", "task:phop?share=0.1", "task:phop?p=1&n=4&documents=20", "[red"),

@@ -70,7 +70,8 @@ def test_a_batch_of_examples_and_an_audit_have_to_fit() -> None:
     [
         *("tasks show phop --n", "tasks show addition --operands", "tasks show addition --digits"),
         *("tasks show group --n", "tasks show assignment --shots", "tasks show assignment --depth"),
-        *("tasks show igsm --statements", "tasks show igsm --modulus"),
+        *("tasks show igsm --edges", "tasks show igsm --operations", "tasks show igsm --modulus"),
+        "tasks show igsm --law even --statements",
         *(f"tasks audit {name} --examples" for name in names()),
         *("prove group-composition --n", "prove phop --n", "prove phop --p", "prove phop --inputs", "prove cot --bits"),
         *("train phop-cpu --model.d-model", "train phop-cpu --model.d-ff", "train phop-cpu --model.max-len"),

@@ -48,6 +48,7 @@ PAPER = {
         Loop 4 2 71.6""",
 }
 PAPER["phop-uniform"] = PAPER["phop"]
+PAPER["igsm-even"] = PAPER["igsm"]
 
 every_experiment = pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=list(EXPERIMENTS))
 of_the_paper = pytest.mark.parametrize("experiment", [EXPERIMENTS[name] for name in PAPER], ids=list(PAPER))
@@ -127,7 +128,7 @@ def test_the_papers_setting(experiment: Experiment) -> None:
 
 
 def test_loops_of_igsm_grow_from_half_at_scale_short_alone() -> None:
-    for job in jobs_of(EXPERIMENTS["igsm"], "short", 1):
+    for job in [*jobs_of(EXPERIMENTS["igsm"], "short", 1), *jobs_of(EXPERIMENTS["igsm-even"], "short", 1)]:
         counts, (block,), steps = job.config.loop_counts, job.row.plan.blocks, job.config.steps
         found = [
             counts.count_at(step, 0) if counts.active else 1 for step in (0, steps // 2 - 1, steps // 2, steps - 1)
@@ -142,6 +143,7 @@ def test_loops_of_igsm_grow_from_half_at_scale_short_alone() -> None:
 def test_loops_at_inference_keep_the_recipe_of_their_runs() -> None:
     for job in jobs_of(EXPERIMENTS["loops"], "short", 1):
         config, igsm = job.config, job.variant.startswith("igsm")
+        assert not isinstance(config.source, IGSM) or config.source.law == "even"
         assert (config.optim.lr, config.optim.weight_decay, config.steps) == (4e-3, 0.0, 16_000)
         assert config.model.norm_placement == ("sandwich" if igsm else "pre")
         assert config.loop_counts.distribution == "uniform"
@@ -157,10 +159,16 @@ def test_the_papers_tasks(scale: Scale) -> None:
             if isinstance(task, PHop)
         }
         assert found == {"p16": ((16,), 256, 4, sampler), "p32": ((32,), 256, 4, sampler)}
-    adding, igsm = (jobs_of(EXPERIMENTS[name], scale, 1)[0].config.source for name in ("addition", "igsm"))
+    adding, light, even = (
+        jobs_of(EXPERIMENTS[name], scale, 1)[0].config.source for name in ("addition", "igsm", "igsm-even")
+    )
     assert isinstance(adding, Addition)
-    assert isinstance(igsm, IGSM)
-    assert (adding.operands, adding.digits, igsm.modulus) == ((2, 4, 8, 16, 32), 3, 7)
+    assert (adding.operands, adding.digits) == ((2, 4, 8, 16, 32), 3)
+    for task, whole in ((light, IGSM()), (even, IGSM(law="even"))):
+        assert isinstance(task, IGSM)
+        assert task == replace(whole, train_examples=4_000_000, supervision=task.supervision)
+    assert isinstance(light, IGSM)
+    assert (light.modulus, light.operations, light.edges, light.levels) == (7, 15, 20, (4, 4))
 
 
 def test_every_job_has_a_place_of_its_own() -> None:

@@ -247,7 +247,7 @@ def test_models_are_measured_with_other_loops_where_asked(tmp_path: Path) -> Non
 
 
 def test_models_are_measured_on_each_difficulty_of_their_task(tmp_path: Path) -> None:
-    task = IGSM(modulus=3, statements=3, needed=(1, 3))
+    task = IGSM(modulus=3, operations=3, edges=4, levels=(2, 2))
 
     def problems(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
         model = replace(tiny_runs.TINY.model, plan=plan)

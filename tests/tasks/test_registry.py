@@ -15,10 +15,12 @@ from loopt.errors import InputError
 from loopt.random_bits import Stream, TensorStream
 from loopt.tasks import IGSM, Addition, GroupComposition, PHop, VariableAssignment
 
-# Every task by default, with labels at every position where it has them, and one with padding in front.
+# Every task by default, with labels at every position where it has them, one with padding in front, and problems drawn
+# by another law.
 SAMPLED = [tasks.get(name) for name in tasks.names()]
 SAMPLED += [tasks.get(task.name, supervision="every") for task in SAMPLED if hasattr(task, "supervision")]
-SAMPLED += [Addition(supervision="every", room=32)]
+SAMPLED += [Addition(supervision="every", room=32), IGSM(levels=(2, 4)), IGSM(law="even", supervision="every")]
+SAMPLED += [IGSM().difficulties["7 operations"]]
 sampled = pytest.mark.parametrize("task", SAMPLED, ids=str)
 
 

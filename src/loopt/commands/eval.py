@@ -43,7 +43,8 @@ class Options:
     checkpoint: str = "best"
     """best, last, or a step."""
     by_difficulty: bool = False
-    """A row for each difficulty of the task: in i-GSM, how many statements an answer needs."""
+    """A row for each difficulty of the task: in i-GSM, how many operations an answer takes, or, of the
+    law even, how many statements it needs."""
     split: Literal["validation", "test"] = "test"
     """test, or validation, which chose the best checkpoint."""
     examples: int = 8192

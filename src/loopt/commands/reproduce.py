@@ -29,7 +29,7 @@ from loopt.training import Session, presets
 
 USAGE = """\
 usage: loopt reproduce quick [options]
-       loopt reproduce addition | phop | phop-uniform | igsm | group | loops [options]
+       loopt reproduce addition | phop | phop-uniform | igsm | igsm-even | group | loops [options]
        loopt reproduce status [options]
        loopt reproduce table NAME [options]
 
@@ -39,7 +39,8 @@ Train the models behind a table or figure and show ours beside the paper's.
   addition       Table 1, left: the sum of n numbers of 3 digits
   phop           Table 1, right: p-hop induction, planted as the paper's text describes it
   phop-uniform   the same with letters drawn independently
-  igsm           Table 2: symbolic grade-school problems
+  igsm           Table 2: symbolic grade-school problems, as long as the cited generator's
+  igsm-even      the same with every number of needed statements equally likely
   group          words in S5 and A5, the problem of Theorem 5.1
   loops          p-hop and i-GSM with 1 to 24 loops, trained with 6 and with a random number
   status         what is finished and what is missing, of all of them

@@ -75,13 +75,14 @@ def draw_by_loops(curves: Mapping[str, Mapping[int, float]], trained: int, path:
 
 
 def draw_by_difficulty(curves: Mapping[LoopPlan, Mapping[str, float]], path: Path) -> None:
-    """Draws accuracy against difficulty. Same colour: same number of distinct layers; same dashes: same depth."""
+    """Draws accuracy against difficulty, whose names are such as "3 operations". Same colour: same number of distinct
+    layers; same dashes: same depth."""
     figure, axes = _accuracy_figure(7.2, 3.8)
     colours = _assign_styles(("#1769aa", "#2e8b57", "#c77700", "#3c4043"), {plan.distinct_layers for plan in curves})
     dashes = _assign_styles((":", "-.", "--", "-"), {plan.depth for plan in curves})
     for plan, curve in curves.items():
         axes.plot(
-            [name.replace(" ", "\n") for name in curve],
+            [name.partition(" ")[0] for name in curve],
             [100 * share for share in curve.values()],
             color=colours[plan.distinct_layers],
             linestyle=dashes[plan.depth],
@@ -89,7 +90,8 @@ def draw_by_difficulty(curves: Mapping[LoopPlan, Mapping[str, float]], path: Pat
             markersize=3,
             label=plan.typography,
         )
-    axes.tick_params(axis="x", labelsize=8)
+    units = {name.partition(" ")[2] for curve in curves.values() for name in curve}
+    axes.set(xlabel=max(units, key=len, default=""))  # "1 operation" is one of many
     figure.legend(loc="outside right center", fontsize=8, frameon=False, handlelength=3.2)
     figure.savefig(path, dpi=140)
 

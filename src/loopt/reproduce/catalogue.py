@@ -10,5 +10,6 @@ from loopt.reproduce.loops import loops
 from loopt.reproduce.phop import phop
 
 EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment for experiment in (addition, phop("planted"), phop("uniform"), igsm, group, loops)
+    experiment.name: experiment
+    for experiment in (addition, phop("planted"), phop("uniform"), igsm("light"), igsm("even"), group, loops)
 }

@@ -26,10 +26,10 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
 
 
 def _igsm(plan: LoopPlan, scale: Scale) -> TrainConfig:
-    config = igsm.configure(plan, "", scale)
+    config = igsm("even").configure(plan, "", scale)
     if scale != "short":
         return config
-    # These runs were made before Table 2 had its present recipe.
+    # These runs were made before Table 2 had its present law and recipe.
     model = replace(config.model, norm_placement="sandwich")
     return replace(config, model=model, optim=MuonConfig(lr=4e-3, warmup_steps=300))
 

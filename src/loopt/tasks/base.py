@@ -82,7 +82,7 @@ class Task(Source):
 
     @property
     def difficulties(self) -> dict[str, Task]:
-        """Returns a task for each difficulty that this one mixes evenly, the easiest first; often none."""
+        """Returns a task for each difficulty that this one mixes, the easiest first; often none."""
         return {}
 
     @property
