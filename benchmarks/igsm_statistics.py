@@ -38,8 +38,10 @@ from loopt.tasks.igsm_text import PAD, Reader, names_in, worked_out, written
 LAWS = {"light": IGSM(), "light, 2 to 4 levels": IGSM(levels=(2, 4)), "even": IGSM(law="even")}
 MODULUS, SEED = 7, 0
 BATCH = 4096
-SHOWN = {"light": (0, 1, 12), "even": (2,)}
+SHOWN = {"light": (0, 1), "even": (2,)}
 """Test examples that the page shows in full."""
+LIKE_THE_SAMPLE = 400_000
+"""Problems with as many operations as the paper's sample."""
 FORMS = (
     ("c",),
     ("x",),
@@ -169,6 +171,7 @@ def laws(examples: int) -> None:
     for of in ("operations", "needed", "statements"):
         print_histogram(of, counted)
     print_forms(counted)
+    print_problems_like_the_sample()
     for name, shown in SHOWN.items():
         for index in shown:
             print(f"{name}, test example {index}:\n\n```")
@@ -180,6 +183,9 @@ def count_all(task: IGSM, examples: int, what: str) -> Counts:
     counts: Counts = defaultdict(Counter)
     for indices in batches(examples, f"reading test examples, {what}"):
         batch = task.sample(indices, SEED, "test")
+        drawn = task._law.draw(indices, Stream(task.name, SEED, "test"), MODULUS).statements[:, 0]  # [batch]
+        written_out = (batch.tokens == task.vocabulary.index(".")).sum(1)  # [batch]
+        counts["left out"].update((written_out < drawn).tolist())
         for tokens, answer in zip(batch.tokens.tolist(), batch.answers[:, -1].tolist(), strict=True):
             counts["rows"][bytes(tokens)] += 1
             problem = Reading.of([task.vocabulary[token] for token in tokens])
@@ -249,6 +255,7 @@ def summary(counts: Counts) -> dict[str, str]:
         "needed parameters that cancel": share(counts["matters"], False),
         "tokens: mean, 1%, half, 99% at most, most": f"{mean(tokens):.0f}, "
         + ", ".join(f"{quantile(tokens, at)}" for at in (0.01, 0.5, 0.99, 1)),
+        "a distractor left out, for want of room": percent(counts["left out"][True], counts["left out"].total(), 2),
         "answers 0 to 6, %": ", ".join(percent(counts["answer"][a], tokens.total())[:-1] for a in range(MODULUS)),
         "guess: always 0": share(counts["always 0"], True),
         "guess: the commonest lone constant": share(counts["commonest constant"], True),
@@ -273,6 +280,22 @@ def print_forms(counted: dict[str, Counts]) -> None:
     print_table(["right side", *(f"{name}, {where}" for name in counted for where in ("needed", "distractors"))], rows)
     others = sum(forms.total() - sum(forms[text] for row in FORMS for text in row) for forms in columns)
     print(f"Statements of any other form: {others}.\n")
+
+
+def print_problems_like_the_sample() -> None:
+    """How many problems of the law light that are as long as the paper's sample are as it is."""
+    law = LAWS["light"].difficulties["14 operations"]._law
+    alike = constants = long = 0
+    for indices in batches(LIKE_THE_SAMPLE, "problems with 14 operations"):
+        problem = law.draw(indices, Stream("igsm", SEED, "test"), MODULUS)
+        there = torch.arange(problem.count.shape[1]) < problem.statements  # [batch, n]
+        constant = problem.added | problem.factor | (problem.count == 0)  # [batch, n]
+        as_long = ((problem.needed == 9) & (problem.statements == 12))[:, 0]  # [batch]
+        alike += int(as_long.sum())
+        constants += int((as_long & ((constant & there).sum(1) <= 2)).sum())
+        long += int((as_long & ((problem.count + constant >= 3) & there).sum(1).ge(7)).sum())
+    print(f"{alike:,} problems with 14 operations and 9 of 12 statements needed: {constants} with two constants at most,")
+    print(f"{long} with 7 statements of three terms or more.\n")
 
 
 # Templates

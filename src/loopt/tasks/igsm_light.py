@@ -106,7 +106,8 @@ class LightLaw:
 
         # Names are drawn too: which letters of a level stand for its entities, and where fewer levels begin.
         letters = stream.sort_keys(indices, LEVELS * PER_LEVEL, "names").view(batch, LEVELS, PER_LEVEL).argsort(dim=2)
-        letters = (letters + PER_LEVEL * entity[:, None]).flatten(1)  # [batch, 16]
+        level = torch.arange(LEVELS, device=indices.device)[:, None]  # [4, 1]
+        letters = (PER_LEVEL * level + letters).flatten(1)  # [batch, 16]
         begin = PER_LEVEL * stream.integers(indices, 1, 1 + LEVELS - levels, "first level")  # [batch, 1]
         upper, lower = (letters.gather(1, end) + begin for end in ends_of(edges.gather(1, order)))
         return upper, lower
