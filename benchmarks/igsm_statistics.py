@@ -294,8 +294,8 @@ def print_problems_like_the_sample() -> None:
         alike += int(as_long.sum())
         constants += int((as_long & ((constant & there).sum(1) <= 2)).sum())
         long += int((as_long & ((problem.count + constant >= 3) & there).sum(1).ge(7)).sum())
-    print(f"{alike:,} problems with 14 operations and 9 of 12 statements needed: {constants} with two constants at most,")
-    print(f"{long} with 7 statements of three terms or more.\n")
+    print(f"{alike:,} problems with 14 operations, 12 statements and 9 needed ones: {constants} with two constants at")
+    print(f"most, {long} with 7 statements of three terms or more.\n")
 
 
 # Templates

@@ -1,5 +1,5 @@
-"""The law "light" of i-GSM once more, one problem at a time: its steps 1 to 9 in docs/igsm.md in plain Python, with sizes
-drawn again until one takes the operations wanted. It shares no code with the sampler."""
+"""The law "light" of i-GSM once more, one problem at a time: its steps 1 to 9 in docs/igsm.md in plain Python, with
+sizes drawn again until one takes the operations wanted. It shares no code with the sampler."""
 
 from __future__ import annotations
 
