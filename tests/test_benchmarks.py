@@ -98,7 +98,7 @@ def test_hashes_are_equal_where_templates_are(seed: int, task: IGSM) -> None:
 
 @pytest.mark.slow
 def test_all_templates_of_three_needed_statements() -> None:
-    """Law even. Each using the one before: 3 * 12, of which step 8 excludes x - y and c * (x - y), either way round,
+    """Law even. Each using the one before: 3 * 12, of which step 7 excludes x - y and c * (x - y), either way round,
     where one is a copy of the other. And two constants, added or subtracted, with a constant, a factor or neither."""
     pairs = both(IGSM(law="even", statements=3, needed=(3, 3)), 0, 5000)
     assert len(pairs) == 3 * 12 - 2 * 2 + 6
