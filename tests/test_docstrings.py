@@ -12,7 +12,7 @@ import pytest
 import loopt
 
 RUNS_THE_PROGRAM = {"loopt.__main__"}
-KERNELS = ("adafactor", "attention", "clip", "rotary")
+KERNELS = ("adafactor", "attention", "choose", "clip", "decode", "decode_attention", "rotary")
 NEEDS_TRITON = {f"loopt.kernels.{name}" for name in KERNELS}  # in CUDA builds of torch only
 LEFT_OUT = RUNS_THE_PROGRAM if importlib.util.find_spec("triton") else RUNS_THE_PROGRAM | NEEDS_TRITON
 MODULES = [m.name for m in pkgutil.walk_packages(loopt.__path__, "loopt.") if m.name not in LEFT_OUT]

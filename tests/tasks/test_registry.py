@@ -244,7 +244,7 @@ def test_documents_end_with_the_answer_and_differ_where_examples_do(task: tasks.
 
 
 def test_a_document_of_igsm_reads_back_as_its_example() -> None:  # there are too many for any two to be the same
-    task = IGSM(modulus=23, statements=6, needed=(1, 6))
+    task = IGSM(modulus=23, law="even", statements=6, needed=(1, 6))
     for tokens in task.sample(range(100), 0, "train").tokens.tolist():
         assert task.encode(task.document(tokens).rpartition(" ")[0]) == tokens
 

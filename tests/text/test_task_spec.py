@@ -22,7 +22,7 @@ from loopt.text.task_spec import TaskSpec
         ("task:phop?p=1,2,3&n=24&documents=7", TaskSpec(PHop(p=(1, 2, 3), n=24), None, 7)),
         ("task:phop", TaskSpec(PHop(), None, None)),
         ("task:group?group=S3xZ2&n=4&share=.5", TaskSpec(GroupComposition("S3xZ2", n=4), 0.5, None)),
-        ("task:igsm?needed=1,2&share=0.25", TaskSpec(IGSM(needed=(1, 2)), 0.25, None)),
+        ("task:igsm?levels=2,4&share=0.25", TaskSpec(IGSM(levels=(2, 4)), 0.25, None)),
         ("task:group?test_lengths=", TaskSpec(GroupComposition(), None, None)),
     ],
 )
