@@ -9,8 +9,9 @@ plain     Transformers' generate as it comes.
 compiled  Transformers' generate with its static cache, which it compiles (on a GPU).
 floor     What the bytes of weights and cache take at the bandwidth of a copy, measured in the same run.
 
-Times are of whole calls, prompt included, after a call that warms everything up. ms a token is that of the tokens after
-the first, for all rows together. Peers have no loops, so each batch size has them once. Nothing is asserted about time.
+Times are of whole calls, prompt included, after calls that warm everything up. All take turns; a ratio is the median
+of the turns' ratios. ms a token is that of the tokens after the first, for all rows together. Peers have no loops, so
+there is one for all plans. Nothing is asserted about time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib.util
-import math
 import platform
 import statistics
 import sys
@@ -36,8 +36,6 @@ from loopt.scoring.precision import bfloat16_copy
 from loopt.training.presets import PRESETS
 
 Call = Callable[[], float]
-Times = tuple[float, float | None]
-"""Seconds of a whole call, and of one that stops at the first token, where that is known."""
 PEERS = ("plain", "compiled")
 WIDTHS = "{:10} {:>6} {:10} {:>10} {:>11} {:>11} {:>8} {:>10} {:>11}"
 
@@ -54,13 +52,11 @@ def main() -> None:
         WIDTHS.format("plan", "batch", "what", "seconds", "tokens/s", "ms a token", "of floor", "x plain", "x compiled")
     )
     for batch in options.batches:
-        peers = {kind: measure_peer(config, batch, kind, device, options) for kind in options.peers}
-        for name, times in peers.items():
-            show("", batch, name, times, floor_seconds(config, batch, bandwidth, options), options, peers)
-        for plan in options.plans:
-            looped = replace(config, plan=LoopPlan.parse(plan))
-            times = measure_ours(looped, batch, device, options)
-            show(plan, batch, "ours", times, floor_seconds(looped, batch, bandwidth, options), options, peers)
+        measure(config, batch, device, bandwidth, options)
+        gc.collect()
+        torch.compiler.reset()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
 
 
 def read_options() -> argparse.Namespace:
@@ -106,20 +102,35 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def show(
-    plan: str,
-    batch: int,
-    name: str,
-    times: Times,
-    floor: float,
-    options: argparse.Namespace,
-    peers: dict[str, Times],
+def measure(
+    config: ModelConfig, batch: int, device: torch.device, bandwidth: float, options: argparse.Namespace
 ) -> None:
-    whole, first = times
-    token = math.nan if first is None else (whole - first) / (options.new - 1)
-    ratios = [f"{peers[peer][0] / whole:.2f}" if name == "ours" and peer in peers else "" for peer in PEERS]
-    figures = (f"{whole:.3f}", f"{batch * options.new / whole:,.0f}", f"{1e3 * token:.3f}", f"{floor / token:.0%}")
-    print(WIDTHS.format(plan, batch, name, *(f.replace("nan%", "").replace("nan", "") for f in figures), *ratios))
+    """Has all contenders take turns, so that whatever else the machine does hits all, and prints a line for each."""
+    contenders = {kind: [peer(config, batch, kind, device, options)] for kind in options.peers}
+    for plan in options.plans:
+        contenders[plan] = ours(replace(config, plan=LoopPlan.parse(plan)), batch, device, options)
+    for name, calls in contenders.items():
+        for _ in range(1 if name == "plain" else 2):  # to compile and capture what is needed
+            for call in calls:
+                call()
+    times: dict[str, list[list[float]]] = {name: [] for name in contenders}
+    for _ in range(options.turns):
+        for name, calls in contenders.items():
+            times[name].append([call() for call in calls])
+    for name, turns in times.items():
+        whole = statistics.median(turn[0] for turn in turns)
+        figures = [f"{whole:.3f}", f"{batch * options.new / whole:,.0f}"]
+        if name in PEERS:
+            print(WIDTHS.format("", batch, name, *figures, *[""] * 4), flush=True)
+            continue
+        token = statistics.median((turn[0] - turn[1]) / (options.new - 1) for turn in turns)
+        floor = floor_seconds(replace(config, plan=LoopPlan.parse(name)), batch, bandwidth, options)
+        figures += [f"{1e3 * token:.3f}", f"{floor / token:.0%}"]
+        for kind in PEERS:
+            pairs = zip(times.get(kind, []), turns, strict=False)
+            ratios = [theirs[0] / mine[0] for theirs, mine in pairs]
+            figures.append(f"{statistics.median(ratios):.2f}" if ratios else "")
+        print(WIDTHS.format(name, batch, "ours", *figures), flush=True)
 
 
 def floor_seconds(config: ModelConfig, batch: int, bandwidth: float, options: argparse.Namespace) -> float:
@@ -135,62 +146,42 @@ def prompts_of(config: ModelConfig, batch: int, options: argparse.Namespace) -> 
     return torch.randint(config.vocab_size, (batch, options.prompt), generator=torch.Generator().manual_seed(0))
 
 
-def measure_ours(config: ModelConfig, batch: int, device: torch.device, options: argparse.Namespace) -> Times:
-    """Returns the seconds of a whole call, and of one that stops at the first token."""
-    clear(device)
+def ours(config: ModelConfig, batch: int, device: torch.device, options: argparse.Namespace) -> list[Call]:
+    """Returns a whole call, and one that stops at the first token."""
     torch.manual_seed(0)
     with device:
         model = LoopedTransformer(config)
     model = bfloat16_copy(model) if device.type == "cuda" else model
-    prompts, times = prompts_of(config, batch, options).tolist(), []
-    for new in (options.new, 1):
+    prompts = prompts_of(config, batch, options).tolist()
+
+    def call(new: int) -> Call:
         settings = Settings(max_new_tokens=new, temperature=options.temperature, batch_size=batch)
         engine = Engine(model, batch, options.prompt + new, settings)
-        times.append(median_time(lambda engine=engine: engine.generate(prompts), device, options.turns, warm_up=2))  # type: ignore[misc]
-    return times[0], times[1]
+        return timed(lambda: engine.generate(prompts), device)
+
+    return [call(options.new), call(1)]
 
 
-def measure_peer(
-    config: ModelConfig, batch: int, kind: str, device: torch.device, options: argparse.Namespace
-) -> Times:
-    """Returns the seconds of a whole call of Transformers' generate; one that stops at once would be compiled anew."""
+def peer(config: ModelConfig, batch: int, kind: str, device: torch.device, options: argparse.Namespace) -> Call:
+    """Returns a whole call of Transformers' generate; one that stops at the first token would be compiled anew."""
     import transformers
 
-    clear(device)
     transformers.logging.set_verbosity_error()
     with device:
-        peer = step_cpu().llama(replace(config, plan=config.plan.iso_flop))
-    peer = peer.eval().to(torch.bfloat16 if device.type == "cuda" else torch.float32)
-    peer.generation_config.eos_token_id = None
-    peer.generation_config.pad_token_id = 0
+        llama = step_cpu().llama(replace(config, plan=config.plan.iso_flop))
+    llama = llama.eval().to(torch.bfloat16 if device.type == "cuda" else torch.float32)
+    llama.generation_config.eos_token_id = None
+    llama.generation_config.pad_token_id = 0
     prompts = prompts_of(config, batch, options).to(device)
-    extra = {"cache_implementation": "static"} if kind == "compiled" else {}
+    new = {"max_new_tokens": options.new, "min_new_tokens": options.new, "do_sample": False}
+    new |= {"cache_implementation": "static"} if kind == "compiled" else {}
 
     @torch.no_grad()
-    def generate(new: int) -> None:
-        mask = torch.ones_like(prompts)
-        said = peer.generate(
-            prompts, attention_mask=mask, max_new_tokens=new, min_new_tokens=new, do_sample=False, **extra
-        )
-        assert said.shape[1] == options.prompt + new
+    def generate() -> None:
+        said = llama.generate(prompts, attention_mask=torch.ones_like(prompts), **new)
+        assert said.shape[1] == options.prompt + options.new
 
-    return median_time(lambda: generate(options.new), device, options.turns, warm_up=1 if kind == "plain" else 2), None
-
-
-def median_time(call: Callable[[], object], device: torch.device, turns: int, warm_up: int) -> float:
-    """Returns the median time of some calls, after others that compile and capture what they need."""
-    run = timed(call, device)
-    for _ in range(warm_up):
-        run()
-    return statistics.median(run() for _ in range(turns))
-
-
-def clear(device: torch.device) -> None:
-    """Gives memory back, and forgets what was compiled."""
-    gc.collect()
-    torch.compiler.reset()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+    return timed(generate, device)
 
 
 def timed(call: Callable[[], object], device: torch.device) -> Call:

@@ -253,14 +253,15 @@ class Layer(nn.Module):
         self.feed_forward_norm = _make_norm(config)
         self.feed_forward = FeedForward(config)
         sandwich = config.norm_placement == "sandwich"
-        self.attention_out_norm = _make_norm(config) if sandwich else nn.Identity()
-        self.feed_forward_out_norm = _make_norm(config) if sandwich else nn.Identity()
+        self.attention_out_norm = _make_norm(config) if sandwich else None
+        self.feed_forward_out_norm = _make_norm(config) if sandwich else None
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        branch = self.attention_out_norm(self.attention(self.attention_norm(x), context))
-        x = torch.add(x, branch, alpha=self.branch_factor)
-        branch = self.feed_forward_out_norm(self.feed_forward(self.feed_forward_norm(x)))
-        return torch.add(x, branch, alpha=self.branch_factor)
+        x = self._add(x, self.attention(self.attention_norm(x), context), self.attention_out_norm)
+        return self._add(x, self.feed_forward(self.feed_forward_norm(x)), self.feed_forward_out_norm)
+
+    def _add(self, x: Tensor, branch: Tensor, norm: nn.Module | None) -> Tensor:
+        return torch.add(x, branch if norm is None else norm(branch), alpha=self.branch_factor)
 
 
 class FeedForward(nn.Module):

@@ -1,4 +1,4 @@
-"""loopt analyze exit RUN, loopt analyze cache RUN"""
+"""loopt analyze exit RUN, loopt analyze cache RUN, loopt analyze drafts RUN"""
 
 from __future__ import annotations
 
@@ -11,31 +11,34 @@ from typing import Literal
 import tyro
 from rich.table import Table
 
+from loopt.analysis.drafts import draft_points
 from loopt.analysis.exits import ExitPoint, exit_points, rules_for
 from loopt.analysis.forced import Given, decode_given
 from loopt.commands.parsing import checkpoint_named, choose, parse_options
 from loopt.devices import DeviceName, pick_device
 from loopt.errors import InputError, MissingPackageError, require
 from loopt.files import explain_os_errors, write_atomically
-from loopt.generation.cache import CachePolicy, cache_bytes
+from loopt.generation import CachePolicy, Settings, cache_bytes
 from loopt.limits import LARGEST
 from loopt.model import LoopedTransformer
 from loopt.report.exit_curve import draw_exit_curve
 from loopt.report.screen import printable, screen
 from loopt.runs import Run
 from loopt.scoring import perplexity
+from loopt.scoring.precision import bfloat16_copy
 from loopt.source import Split
 from loopt.text.source import Text
 
 USAGE = """\
 usage: loopt analyze exit RUN [options]    quality against loops, for rules that end a token's loops early
        loopt analyze cache RUN [options]   memory and quality of caches that keep less
+       loopt analyze drafts RUN [options]  self-speculation: how many drafts are right, and how much faster that is
 
-Both decode held-out examples token by token, as generation would: text from its middle on, a task from its answer on.
-For example:
+All decode held-out examples token by token: text from its middle on, a task from its answer on. For example:
 
   loopt analyze exit runs/lm-cpu --rules entropy kl
   loopt analyze cache runs/lm-cpu --windows 8 32
+  loopt analyze drafts runs/lm-cpu --draft-loops 1 2 --draft-tokens 2 4
 """
 
 
@@ -90,22 +93,50 @@ class CacheOptions:
     """Where to run the model."""
 
 
+@dataclass(frozen=True)
+class DraftOptions:
+    """Measure self-speculation: drafts with few loops, verified with all. For example:
+
+    loopt analyze drafts runs/lm-cpu --draft-loops 1 2 --draft-tokens 2 4
+    """
+
+    run: tyro.conf.Positional[Path]
+    """Directory of the run."""
+    draft_loops: tuple[int, ...] = (1,)
+    """Numbers of loops to draft with."""
+    draft_tokens: tuple[int, ...] = (2, 4)
+    """Numbers of tokens to draft before they are verified."""
+    examples: int = 1
+    """Examples, or sequences of text, to go on with side by side."""
+    split: Literal["validation", "test"] = "test"
+    """Of which split."""
+    checkpoint: str = "best"
+    """best, last, or a step."""
+    data: str | None = None
+    """Where the text is now, if it has moved since training."""
+    device: DeviceName = "auto"
+    """Where to run the model; on cuda, language models run in bfloat16."""
+
+
 def main(arguments: list[str]) -> int:
-    match choose(arguments, USAGE, "analysis", ["exit", "cache"]):
+    match choose(arguments, USAGE, "analysis", ["exit", "cache", "drafts"]):
         case ("exit", options):
             _exit(parse_options(ExitOptions, options, "loopt analyze exit"))
         case ("cache", options):
             _cache(parse_options(CacheOptions, options, "loopt analyze cache"))
+        case ("drafts", options):
+            _drafts(parse_options(DraftOptions, options, "loopt analyze drafts"))
     return 0
 
 
-def _load(options: ExitOptions | CacheOptions) -> tuple[Run, LoopedTransformer, Given]:
+def _load(options: ExitOptions | CacheOptions | DraftOptions) -> tuple[Run, LoopedTransformer, Given]:
     require(1 <= options.examples <= LARGEST, "examples", options.examples, f"1 to {LARGEST}", InputError)
     run = Run.load(options.run)
     model = run.load_model(checkpoint_named(options.checkpoint)).to(pick_device(options.device))
     source = run.config.source
     if isinstance(source, Text):
         source = replace(source, data=options.data or source.data).prepared(options.run)
+        model = bfloat16_copy(model) if model.token_embedding.weight.is_cuda else model
     split: Split = options.split
     device = model.token_embedding.weight.device
     return run, model, Given.of(source, model.config.max_len, options.examples, split, device)
@@ -164,6 +195,23 @@ def _cache(options: CacheOptions) -> None:
         kept = cache_bytes(model.config, plan, 1, length, policy, width)
         name = f"{policy.name} {policy.window}" if policy.name == "first+window" else policy.name
         table.add_row(name, f"{kept:,}", f"{kept / whole:.0%}", *_qualities(decoded.loss, decoded.accuracy, is_text))
+    screen().print(table)
+
+
+def _drafts(options: DraftOptions) -> None:
+    _, model, given = _load(options)
+    new_tokens = given.tokens.shape[1] - given.prompt
+    for loops in options.draft_loops:
+        for tokens in options.draft_tokens:
+            Settings(draft_loops=loops, draft_tokens=tokens).check(model)
+    table = Table(title=f"{len(given.tokens)} prompts of {given.prompt} tokens, {new_tokens} new ones")
+    for column in ("draft loops", "draft tokens", "accepted", "speed, x plain", "differing tokens"):
+        table.add_column(column, justify="right")
+    prompts = given.tokens[:, : given.prompt].tolist()
+    with screen(stderr=True).status("decoding"):
+        for point in draft_points(model, prompts, new_tokens, options.draft_loops, options.draft_tokens):
+            shares = (f"{point.accepted:.1%}", f"{point.speed:.2f}", f"{point.differing:.1%}")
+            table.add_row(str(point.draft_loops), str(point.draft_tokens), *shares)
     screen().print(table)
 
 

@@ -19,6 +19,7 @@ from loopt.files import explain_os_errors, parse_json
 from loopt.generation import Completion, Engine, Settings, cache_bytes
 from loopt.generation.engine import read_prompts, room_for
 from loopt.model import LoopedTransformer
+from loopt.report.drawing import human
 from loopt.report.screen import printable
 from loopt.runs import Run
 from loopt.scoring.precision import bfloat16_copy
@@ -155,5 +156,5 @@ def _summary(engine: Engine, completions: Sequence[Completion], seconds: float) 
         drafted = sum(completion.drafted for completion in completions)
         accepted = sum(completion.accepted for completion in completions)
         parts.append(f"{accepted} of {drafted} drafts accepted")
-    parts.append(f"cache {settings.cache}: {kept / 1e6:,.2f} MB for {engine.rows} x {engine.length} tokens")
+    parts.append(f"cache {settings.cache}: {human(kept)}B for {engine.rows} x {engine.length} tokens")
     return "; ".join(parts)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from loopt.attention import Context, Heads, split_and_rotate
+from loopt.attention import Context, Heads, rotate, split_and_rotate
 from loopt.generation.cache import Place
 
 
@@ -94,6 +94,12 @@ def attend_new(qkv: Tensor, context: Context, heads: Heads) -> Tensor:
 
 
 def _by_heads(qkv: Tensor, context: Context, heads: Heads, shape: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns rotated queries, keys and values as [B, H or K, T, E]."""
+    if shape[1] == 1 and context.rope is not None:  # a row's heads are together already
+        qk, v = qkv[:, :, None].split((heads.queries + heads.keys, heads.keys), dim=1)  # [B, H + K, 1, E]
+        cos, sin = (table[..., :1, :] for table in context.rope)
+        q, k = rotate(qk, cos, sin).split((heads.queries, heads.keys), dim=1)
+        return q, k, v
     q, k, v = split_and_rotate(qkv.unflatten(0, shape), heads, context.rope)
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # [B, T, H, E] -> [B, H, T, E]
 

@@ -21,6 +21,7 @@ from loopt.errors import InputError
 from loopt.generation.attention import NewTokens, PromptSlot, StepSlot, attend_new, attend_prompt
 from loopt.generation.cache import CachePolicy, KeyValueCache
 from loopt.generation.exits import ExitRule, Moment, check_exit
+from loopt.generation.plain_layer import fits_plainly, run_plainly
 from loopt.generation.stages import Stage
 from loopt.kernels import decode_kernels
 from loopt.model import Caches, LoopedTransformer
@@ -79,7 +80,7 @@ class Decoder:
             self._left = torch.zeros(batch, dtype=torch.bool, device=device)
             self._all_left = torch.zeros((), dtype=torch.bool, device=device)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def prefill(self, prompts: Sequence[Sequence[int]]) -> None:
         """Reads prompts, one for each row, with all loops; whatever rows held before is forgotten."""
         lengths = [len(prompt) for prompt in prompts]
@@ -113,7 +114,7 @@ class Decoder:
     def _most_loops(self) -> int:
         return 1 if self.plan.loopable is None else self.plan.blocks[self.plan.loopable].loops
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def step(self, tokens: Tensor | None = None) -> None:
         """Reads the next token [B] of every row: the chosen ones, unless others are given. A row that has come to the
         end of the cache stays there."""
@@ -159,7 +160,8 @@ class Decoder:
         # A draft may lie past the longest text; what it says is dropped.
         read_as = positions.clamp(max=self.model.config.max_len - 1)
         context = self.model.context(((rows, tokens),), read_as, attend)
-        return context._replace(run_layer=kernels.run_layer), slots
+        plainly = run_plainly if fits_plainly(self.model.config) else None
+        return context._replace(run_layer=kernels.run_layer or plainly), slots
 
     def readout(self, x: Tensor) -> Tensor:
         """Reads the logits [B, V] out of the last states [B, D], in float32 or better."""

@@ -50,7 +50,7 @@ class DraftedTurns(Turns):
             self.decoder.tokens.copy_(tokens)
             self.tell(tokens[:, None], log_probabilities[:, None], loops=self._loops)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def next(self) -> None:
         for draft in self._draft:
             draft()

@@ -1,0 +1,1 @@
+"""Evaluation: the paper's 19 downstream tasks in three stages, render prompts, predict, score."""
