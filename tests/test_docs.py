@@ -12,7 +12,8 @@ import pytest
 
 from loopt.analysis import percent_gap
 from loopt.report.drawing import human
-from loopt.training import presets
+from loopt.training import Session, presets, train
+from tiny_text_runs import prepared, tiny_text
 
 HOME = Path(__file__).parents[1]
 README = (HOME / "README.md").read_text(encoding="utf-8")
@@ -35,6 +36,15 @@ def test_code_in_the_readme_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert len(blocks) == 2
     exec("\n".join(blocks), {})
     assert (tmp_path / "runs" / "seed-1" / "result.json").exists()
+
+
+def test_code_of_the_page_on_generation_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = tiny_text(data=str(prepared(tmp_path)))
+    longer = replace(config, model=replace(config.model, max_len=100), steps=4)
+    train(longer, "runs/lm-cpu", Session(device="cpu", progress=False))
+    (block,) = re.findall(r"```python\n(.*?)```", (HOME / "docs" / "generation.md").read_text(), re.DOTALL)
+    exec(block, {})
 
 
 def test_the_demos_table_is_what_its_files_have() -> None:

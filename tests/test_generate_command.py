@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -177,7 +178,10 @@ def test_ctrl_c_while_streaming_leaves_the_terminal_clean(tmp_path: Path, intera
     ours, theirs = pty.openpty()
     words = [sys.executable, "-m", "loopt", "generate", str(tmp_path / "run"), "--max-new-tokens", "1900"]
     words += ["--device", "cpu", *(["-i"] if interactive else ["--prompt", "the cat"])]
-    process = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # ignored in whatever a shell runs in the background
+    process = subprocess.Popen(
+        words, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=heed
+    )
     os.close(theirs)
     if interactive:
         read_until(ours, b"> ")

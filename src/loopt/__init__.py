@@ -9,13 +9,23 @@ from loopt.errors import InputError
 from loopt.plan import LoopPlan
 
 if TYPE_CHECKING:
-    from loopt.generation import generate
+    from loopt.generation import generate, stream
     from loopt.model import LoopedTransformer, ModelConfig
     from loopt.runs import Run, load
 
     load_run = Run.load
 
-__all__ = ["InputError", "LoopPlan", "LoopedTransformer", "ModelConfig", "__version__", "generate", "load", "load_run"]
+__all__ = [
+    "InputError",
+    "LoopPlan",
+    "LoopedTransformer",
+    "ModelConfig",
+    "__version__",
+    "generate",
+    "load",
+    "load_run",
+    "stream",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,10 +34,10 @@ def __getattr__(name: str) -> Any:
         from loopt import model
 
         return getattr(model, name)
-    if name == "generate":
+    if name in ("generate", "stream"):
         from loopt import generation
 
-        return generation.generate
+        return getattr(generation, name)
     if name in ("load", "load_run"):
         from loopt import runs
 
