@@ -75,6 +75,10 @@ class Measurement(ABC):
         code = f"loopt {result['loopt']} (source {result['source']})"
         return f"finished {result['finished']} by {code}, {self.shown(result)}"
 
+    def without_places(self, config: TrainConfig) -> TrainConfig:
+        """Returns the config without what says where something lay on the machine that trained it."""
+        return config
+
     def fields_of_run(self, job: Job, run: Run) -> dict[str, Any]:
         """Returns the fields that every result file has."""
         evaluations = (line for line in run.read_metrics() if self.curve in line)
@@ -86,7 +90,7 @@ class Measurement(ABC):
             "seed": job.seed,
             "result": run.read_result(),
             "curve": [[line["step"], line[self.curve], round(line["seconds"], 1)] for line in evaluations],
-            "config": codec.to_json(run.config),
+            "config": codec.to_json(self.without_places(run.config)),
         }
 
 
