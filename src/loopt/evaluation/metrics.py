@@ -103,9 +103,8 @@ def f1_quac_official(text: str, golds: Golds) -> float | None:
     return leave_one_out(f1_quac, text, golds)
 
 
-_NUMBER = re.compile(
-    r"(?<![\w.])-?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)?(?:\.[0-9]+|(?<=[0-9]))(?:/[1-9][0-9]*)?"
-)
+_INTEGER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
+_NUMBER = re.compile(rf"(?<![\w.])-?(?:{_INTEGER}(?:\.[0-9]+)?|\.[0-9]+)(?:/[1-9][0-9]*)?")
 NON_INTEGER_TOLERANCE = Fraction(1, 1000)
 """How far from a gold that is no integer a number may be, relative to it: 0.667 is 2/3."""
 
@@ -129,8 +128,8 @@ def number_match(text: str, golds: Golds) -> float:
     """Tells whether the first number that a text has is the gold one.
 
     Shots answer with the number alone, so whatever follows the first number is no part of the answer. An integer has to
-    be met exactly, another number within a thousandth. A gold that is not one number (ASDiv has names, times, ratios and
-    lists) is compared as its words and numbers in order.
+    be met exactly, another number within a thousandth. A gold that is not one number (ASDiv has names, times, ratios
+    and lists) is compared as its words and numbers in order.
     """
     return float(any(_is_number(text, gold) for gold in golds))
 
