@@ -178,7 +178,9 @@ def test_what_cannot_be_done_is_refused(command: str, told: str, tmp_path: Path,
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["train --from bad/config.json", "eval bad", "thoughts bad", "similarity bad"])
+@pytest.mark.parametrize(
+    "command", ["train --from bad/config.json", "eval bad", "thoughts bad", "analyze similarity bad"]
+)
 def test_a_damaged_config_is_refused_in_one_line(command: str, tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "bad").mkdir()
     for text in ("", "{}", "[]", "null", "[" * 5000, "1" * 400, '{"source": NaN}', "\x80"):
@@ -188,12 +190,12 @@ def test_a_damaged_config_is_refused_in_one_line(command: str, tmp_path: Path, c
         assert re.fullmatch(r"loopt: .*\n", shown), (text[:20], shown)
 
 
-@pytest.mark.parametrize("command", ["eval", "thoughts", "similarity"])
+@pytest.mark.parametrize("command", ["eval", "thoughts", "analyze similarity"])
 def test_a_step_of_5000_digits_is_no_checkpoint(command: str, tmp_path: Path, capsys: Captured) -> None:
     train(replace(tiny_runs.TINY, steps=6), tmp_path / "run", tiny_runs.CPU)
     capsys.readouterr()
     for step in ("7" * 5000, "9" * 30, "-1", "٣"):
-        assert run(command, "run", "--checkpoint", step) == 2
+        assert run(*command.split(), "run", "--checkpoint", step) == 2
         shown = capsys.readouterr().err
         assert shown.startswith("loopt: checkpoint=")
         assert len(shown) < 200

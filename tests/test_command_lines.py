@@ -32,6 +32,7 @@ NASTY = (
     *(
         "latin.json",
         "table.json",
+        "point.json",
         "run",
         "run/config.json",
         "unfinished",
@@ -81,8 +82,13 @@ FORMS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("eval", "run", "--examples", "4"), ("--loops", "--checkpoint", "--examples", "--split", "--data", "--device")),
     (("eval",), ("--loops",)),
     (("thoughts", "run"), ("--input", "--index", "--position", "--loops", "--top", "--checkpoint", "--device")),
-    (("similarity", "run"), ("--apart", "--checkpoint", "--out")),
-    (("similarity",), ("--checkpoint",)),
+    (("analyze", "similarity", "run"), ("--apart", "--checkpoint", "--out")),
+    (("analyze", "similarity"), ("--checkpoint",)),
+    (("analyze", "gap", "run", "point.json", "run"), ("--metrics", "--out")),
+    (("analyze", "scaling", "run", "point.json"), ("--metrics", "--out")),
+    (("analyze", "loops", "run", "--examples", "4"), ("--loops", "--checkpoint", "--examples", "--split", "--device")),
+    (("analyze", "isoplot", "run"), ("--fractions", "--metric", "--suite", "--limit")),
+    (("analyze",), ("--out",)),
     (("prove", "group-composition", "--n", "3", "--inputs", "2"), ("--group", "--n", "--inputs", "--seed", "--save")),
     (("prove", "phop", "--p", "1", "--n", "8", "--inputs", "2"), ("--p", "--n", "--inputs", "--seed", "--compare")),
     (("prove", "cot", "--bits", "0"), ("--bits", "--seed")),
@@ -177,6 +183,7 @@ def leave_files(folder: Path) -> None:
         "nan": '{"source": NaN}',
         "latin": "\x80",
         "table": "[[0, 1], [1, 0]]",
+        "point": '{"plan": "2x1", "metrics": {"accuracy": 0.5}}',
     }
     for name, text in files.items():
         (folder / f"{name}.json").write_bytes(text.encode("latin-1"))

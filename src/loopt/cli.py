@@ -25,8 +25,7 @@ Looped transformers: models that think longer by running the same layers again.
   loopt tasks list | show NAME     the reasoning tasks, and an instance of one
   loopt data prepare | show DIR    text to tokens that a language model trains on
   loopt thoughts RUN               what a trained model would answer after each loop
-  loopt analyze exit | cache | drafts RUN   what leaving loops early, keeping less of them, or drafting gives
-  loopt similarity RUN             how alike a run's layers are, as numbers and heatmaps
+  loopt analyze gap | scaling | …  what looping gives: % Gap, depth, loops, layers alike, early exits, caches
   loopt plan "4x(1,4,1)" [sizes]   draw a plan, with its parameters and FLOPs
   loopt prove THEOREM              the paper's theorems, as weights that are built, run and checked
 
@@ -34,8 +33,8 @@ Every command explains itself with --help. loopt --version prints the version.
 """
 
 COMMANDS = (
-    *("reproduce", "train", "eval", "generate", "score", "tasks", "data", "thoughts", "analyze", "similarity"),
-    *("plan", "prove"),
+    *("reproduce", "train", "eval", "generate", "score", "tasks", "data", "thoughts", "analyze", "plan"),
+    "prove",
 )
 
 

@@ -16,8 +16,9 @@ from loopt.commands.train import report_stop
 from loopt.errors import InputError
 from loopt.files import explain_os_errors
 from loopt.report import sheet as sheets
+from loopt.report.by_loops import draw_by_loops
 from loopt.report.comparison import terminal_table
-from loopt.report.curves import draw_by_difficulty, draw_by_loops, require_matplotlib
+from loopt.report.curves import draw_by_difficulty, require_matplotlib
 from loopt.report.screen import printable, screen
 from loopt.reproduce.catalogue import EXPERIMENTS, LANGUAGE
 from loopt.reproduce.experiment import Experiment, Scale, jobs_of
@@ -157,8 +158,9 @@ def _show(experiment: Experiment, scale: Scale, folders: Folders) -> None:
         sheets.draw(sheet, folder / "table.png")
         written = ["table.md", "table.tex", "table.png"]
         if curves := by_loops(experiment, scale, folders.results):
-            draw_by_loops(curves, experiment.rows[0].plan.blocks[0].loops, folder / "loops.png")
-            written.append("loops.png")
+            percents = {name: {n: 100 * share for n, share in curve.items()} for name, curve in curves.items()}
+            drawn = draw_by_loops(percents, experiment.rows[0].plan.blocks[0].loops, folder)
+            written += [path.name for path in drawn]
         if graded := by_difficulty(experiment, scale, folders.results):
             draw_by_difficulty(graded, folder / "difficulty.png")
             written.append("difficulty.png")
