@@ -10,7 +10,7 @@ import tyro
 from rich.table import Table
 
 from loopt.commands.parsing import choose, parse_options
-from loopt.commands.reproduce_language import LanguageOptions, describe_language, language_sheets, run_language
+from loopt.commands.reproduce_language import LanguageOptions, describe_language, run_language
 from loopt.commands.sweeping import ExperimentOptions, rows_named, run_sweep, say
 from loopt.commands.train import report_stop
 from loopt.errors import InputError
@@ -22,6 +22,7 @@ from loopt.report.curves import draw_by_difficulty, require_matplotlib
 from loopt.report.screen import printable, screen
 from loopt.reproduce.catalogue import EXPERIMENTS, LANGUAGE
 from loopt.reproduce.experiment import Experiment, Scale, jobs_of
+from loopt.reproduce.language_table import build_language_sheets
 from loopt.reproduce.quick import QuickResult, claim, quick
 from loopt.reproduce.sweep import Folders, status_of
 from loopt.reproduce.table import build_sheet, by_difficulty, by_loops
@@ -194,7 +195,7 @@ def _table(options: TableOptions) -> int:
     found = [path for path in options.results if any((path / experiment.folder / options.scale).glob("*.json"))]
     for folder in found or options.results[:1]:
         if options.name in LANGUAGE:
-            tables = list(language_sheets(experiment, options.scale, folder).values())
+            tables = list(build_language_sheets(experiment, options.scale, folder).values())
         else:
             tables = [build_sheet(experiment, options.scale, folder)]
         for sheet in tables:

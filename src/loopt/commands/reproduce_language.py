@@ -7,13 +7,16 @@ from pathlib import Path
 
 from loopt.commands.sweeping import ExperimentOptions, run_sweep
 from loopt.errors import InputError, require
+from loopt.evaluation.mini_sets import mini_data_dir
 from loopt.files import explain_os_errors
 from loopt.report import sheet as sheets
 from loopt.report.curves import require_matplotlib
 from loopt.report.screen import printable, screen
 from loopt.reproduce.experiment import Experiment, Scale
 from loopt.reproduce.language import language_experiments, prepare_command, prepared_text
-from loopt.reproduce.language_table import build_language_sheets as language_sheets
+from loopt.reproduce.language_measurement import LanguageMeasurement
+from loopt.reproduce.language_settings import SETTINGS
+from loopt.reproduce.language_table import build_language_sheets
 from loopt.reproduce.sweep import Folders
 from loopt.reproduce.table import MOST_SEEDS
 
@@ -28,6 +31,9 @@ class LanguageOptions(ExperimentOptions):
     data: str = ""
     """A directory that `loopt data prepare` made, or text, which is then prepared with variable assignment mixed in.
     At scale cpu, the novel in examples/ unless given."""
+    data_dir: Path | None = None
+    """Where the data of the 15 real tasks are, as `loopt eval --data-dir` takes them; without it there are the four
+    primitives alone, at scale cpu also mini-sets that we invented."""
 
 
 def describe_language(name: str) -> str:
@@ -45,8 +51,11 @@ def run_language(name: str, options: LanguageOptions) -> int:
     require_matplotlib()
     seeds = options.seeds or 1
     require(0 < seeds <= MOST_SEEDS and options.seeds != 0, "seeds", options.seeds, f"1 to {MOST_SEEDS}", InputError)
+    invented = options.data_dir is None and options.scale == "cpu"
+    data_dir = mini_data_dir() if invented else options.data_dir
+    LanguageMeasurement(data_dir=data_dir).questions(SETTINGS[options.scale])  # what is missing is told now
     data = prepared_text(options.data, options.scale, options.folders.runs)
-    experiment = language_experiments(data)[name]
+    experiment = language_experiments(data, data_dir, invented)[name]
     return run_sweep(experiment, options, lambda: _show(experiment, options.scale, options.folders))
 
 
@@ -56,7 +65,7 @@ def _show(experiment: Experiment, scale: Scale, folders: Folders) -> None:
     written = []
     with explain_os_errors(f"write {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        for name, sheet in language_sheets(experiment, scale, folders.results).items():
+        for name, sheet in build_language_sheets(experiment, scale, folders.results).items():
             if name in ON_SCREEN:
                 screen().print(sheets.terminal(sheet))
             written += _write(sheet, folder / name)

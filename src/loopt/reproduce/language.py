@@ -36,7 +36,7 @@ def _row(plan: str, block: int = 0, weight: float = 0.0, kind: RegularizerKind =
     return replace(row, paper=PAPER.get(row.name, {}))
 
 
-def _experiment(name: str, title: str, rows: list[Row], data: str) -> Experiment:
+def _experiment(name: str, title: str, rows: list[Row], data: str, data_dir: Path | None, invented: bool) -> Experiment:
     def configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
         return SETTINGS[scale].config(plan, data)
 
@@ -48,7 +48,7 @@ def _experiment(name: str, title: str, rows: list[Row], data: str) -> Experiment
         columns_of=lambda variant, scale: {metric: metric for metric in _all_metrics()},
         configure=configure,
         small={},
-        measurement=LanguageMeasurement(along_training=ALONG_TRAINING),
+        measurement=LanguageMeasurement(ALONG_TRAINING, data_dir, invented),
         folder=FOLDER,
         comparable=("paper",),
     )
@@ -60,8 +60,9 @@ def _all_metrics() -> list[str]:
     return [*METRICS, *by_likelihood, *(f"{name}/choice" for name in ("primitives", *PRIMITIVES))]
 
 
-def language_experiments(data: str = "") -> dict[str, Experiment]:
-    """Returns the three experiments, which train on ``data``, a prepared directory."""
+def language_experiments(data: str = "", data_dir: Path | None = None, invented: bool = False) -> dict[str, Experiment]:
+    """Returns the three experiments, which train on ``data``, a prepared directory, and are measured on the 15 tasks of
+    ``data_dir``, where that is given."""
     plans = ("24x1", "4x1", "4x6", "12x1", "12x2", "4x(1,4,1)", "8x1", "8x3", "6x1", "6x4")
     regularized = [
         _row("24x1", 4, 10.0),
@@ -72,12 +73,12 @@ def language_experiments(data: str = "") -> dict[str, Experiment]:
         _row("24x1", 4, 10.0, "l2"),
     ]
     series = [plan for loops in DEPTHS for plan in dict.fromkeys((f"{4 * loops}x1", f"4x{loops}"))]
-    experiments = (
-        _experiment("language", "Language models (Table 3)", [_row(plan) for plan in plans], data),
-        _experiment("regularization", "Regularization (Table 4)", [_row("24x1"), *regularized], data),
-        _experiment("depth-scaling", "Depth by loops and by layers (Figure 3)", [_row(plan) for plan in series], data),
+    tables = (
+        ("language", "Language models (Table 3)", [_row(plan) for plan in plans]),
+        ("regularization", "Regularization (Table 4)", [_row("24x1"), *regularized]),
+        ("depth-scaling", "Depth by loops and by layers (Figure 3)", [_row(plan) for plan in series]),
     )
-    return {experiment.name: experiment for experiment in experiments}
+    return {name: _experiment(name, title, rows, data, data_dir, invented) for name, title, rows in tables}
 
 
 def prepared_text(data: str, scale: Scale, runs: Path) -> str:

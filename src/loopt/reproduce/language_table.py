@@ -3,6 +3,7 @@ line under every looped row has its % gap in each column."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -170,6 +171,10 @@ def _notes(experiment: Experiment, scale: Scale, measured: TableResults) -> Iter
             yield "Rows share no seed, so they cannot be compared; each shows its own."
         told = sorted({str(run["tokens"])[:12] for run in runs})
         yield f"Rows of a seed saw the same tokens in the same order (SHA-256 {', '.join(told)})."
+        if any(run["invented"] for run in runs):
+            yield "The 15 tasks are INVENTED mini-sets of a few questions: they show that all works and measure nothing."
+        if len({json.dumps(run["questions"], sort_keys=True) for run in runs}) > 1:
+            yield "Rows answered different questions, so their tasks cannot be compared."
     strangers = [name for row in rows for name in row.strangers]
     if strangers:
         yield f"Left out, since trained on other tokens or in another order: {', '.join(strangers)}."
