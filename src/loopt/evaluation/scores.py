@@ -73,7 +73,85 @@ class SuiteScores:
     """What a model scored on a suite."""
 
     tasks: dict[str, TaskScore]
-    groups = {str(group): _mean_of(by_task, its) for group, its in names.items() if set(its) <= set(by_task)}
+    groups: dict[str, MeanScore]
+    """The groups of which every task was scored."""
+    all_tasks: MeanScore | None
+    """The mean over the 15 real tasks; None where one of them was not scored."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the scores as JSON has them."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SuiteScores:
+        """Returns the scores that ``to_json`` gave; means are computed again."""
+        if not isinstance(data, Mapping) or not isinstance(data.get("tasks"), Mapping):
+            raise InputError("no scores of a suite: allowed is what loopt eval writes, with the field tasks")
+        return suite_scores([TaskScore.from_json(task) for task in data["tasks"].values()])
+
+
+def score(requests: Sequence[Request], predictions: Sequence[Prediction]) -> TaskScore:
+    """Returns what the predictions for the requests of one task score; there has to be one for each."""
+    task = _task_of(requests)
+    pairs = _pair(requests, predictions)
+    made = [prediction for _, prediction in pairs]
+    dropped = [prediction.shots_dropped for prediction in made]
+    metrics = METRICS[task.metric]
+    figures: dict[str, Figure] = {}
+    if all(prediction.text is not None for prediction in made):
+        for name, compare in metrics.items():
+            values = [compare((prediction.text or "").strip(), request.golds) for request, prediction in pairs]
+            counted = [100 * value for value in values if value is not None]
+            if counted:
+                figures[name] = mean(counted)
+    metric = next(iter(metrics))
+    return TaskScore(
+        task.name,
+        metric,
+        figures.pop(metric, None),
+        bits_per_byte([one.gold_nats for one in made], [one.gold_bytes for one in made]),
+        figures,
+        examples=len(made),
+        shots=max(len(request.shots) for request in requests),
+        shots_dropped=sum(dropped),
+        prompts_cut=sum(count > 0 for count in dropped),
+    )
+
+
+def mean(values: Sequence[float]) -> Figure:
+    """Returns the mean of a sample with its standard error."""
+    count, average = len(values), math.fsum(values) / len(values)
+    if count == 1:
+        return Figure(average, None)
+    variance = math.fsum((value - average) ** 2 for value in values) / (count - 1)
+    return Figure(average, math.sqrt(variance / count))
+
+
+def bits_per_byte(nats: Sequence[float], sizes: Sequence[int]) -> Figure:
+    """Returns the bits of all answers over their bytes, with the standard error of the ratio estimator."""
+    bits = [one / math.log(2) for one in nats]
+    count, total = len(bits), sum(sizes)
+    ratio = math.fsum(bits) / total
+    if count == 1:
+        return Figure(ratio, None)
+    residuals = math.fsum((one - ratio * size) ** 2 for one, size in zip(bits, sizes, strict=True))
+    return Figure(ratio, math.sqrt(count / (count - 1) * residuals) / total)
+
+
+def suite_scores(scores: Sequence[TaskScore]) -> SuiteScores:
+    """Returns the scores by task, the means of the groups that are complete, and that of the real tasks."""
+    given = {one.task: one for one in scores}
+    if len(given) < len(scores):
+        raise InputError("suite: a task is scored twice; allowed is once")
+    for name in given:
+        if name not in TASKS:
+            raise InputError(f"suite: no task {name[:40]!r}; allowed are {', '.join(TASKS)}")
+    by_task = {name: given[name] for name in TASKS if name in given}
+    names = {group: [task.name for task in TASKS.values() if task.group == group] for group in GROUPS}
+    real = [task.name for task in TASKS.values() if task.data is not None]
+    groups: dict[str, MeanScore] = {
+        group: _mean_of(by_task, names[group]) for group in GROUPS if set(names[group]) <= set(by_task)
+    }
     return SuiteScores(by_task, groups, _mean_of(by_task, real) if set(real) <= set(by_task) else None)
 
 
