@@ -123,12 +123,10 @@ def _quac(record: Fields) -> Fields:
 
 
 def _coqa(record: Fields) -> Fields:
-    references = [record["answers"], *(record["additional_answers"][number] for number in ("0", "1", "2"))]
+    writers = [record["answers"], *(record["additional_answers"][number] for number in ("0", "1", "2"))]
+    references = [writer["input_text"] for writer in writers if writer["input_text"]]  # training has one writer
     turns = [
-        {
-            "question": question,
-            "answers": [answers["input_text"][turn] for answers in references if answers["input_text"]],
-        }
+        {"question": question, "answers": [answers[turn] for answers in references]}
         for turn, question in enumerate(record["questions"]["input_text"])
     ]
     return {"id": record["id"], "context": record["story"], "turns": turns}
