@@ -31,32 +31,35 @@ from loopt.training import Session, presets
 USAGE = """\
 usage: loopt reproduce quick [options]
        loopt reproduce addition | phop | phop-uniform | igsm | igsm-even | group | loops [options]
-       loopt reproduce language | regularization | depth-scaling [--data DIR] [options]
+       loopt reproduce language | language-one-rate | language-beyond | regularization | depth-scaling [options]
        loopt reproduce status [options]
        loopt reproduce table NAME [options]
 
 Train the models behind a table or figure and show ours beside the paper's.
 
-  quick          p-hop on a laptop: (1⊗1), (1⊗4) and (4⊗1), a table and a page
-  addition       Table 1, left: the sum of n numbers of 3 digits
-  phop           Table 1, right: p-hop induction, planted as the paper's text describes it
-  phop-uniform   the same with letters drawn independently
-  igsm           Table 2: symbolic grade-school problems, as long as the cited generator's
-  igsm-even      the same with every number of needed statements equally likely
-  group          words in S5 and A5, the problem of Theorem 5.1
-  loops          p-hop and i-GSM with 1 to 24 loops, trained with 6 and with a random number
-  language       Tables 3 and 5 to 8: language models, perplexity beside closed book, open book, math and primitives
-  regularization Table 4, Figures 5 and 6: 24 layers drawn towards 4, 6, 8 or 12 looped ones
-  depth-scaling  Figure 3: (4⊗L) and (4L⊗1) for L = 1 to 12
-  status         what is finished and what is missing, of all of them
-  table          a table again, from the result files alone
+  quick              p-hop on a laptop: (1⊗1), (1⊗4) and (4⊗1), a table and a page
+  addition           Table 1, left: the sum of n numbers of 3 digits
+  phop               Table 1, right: p-hop induction, planted as the paper's text describes it
+  phop-uniform       the same with letters drawn independently
+  igsm               Table 2: symbolic grade-school problems, as long as the cited generator's
+  igsm-even          the same with every number of needed statements equally likely
+  group              words in S5 and A5, the problem of Theorem 5.1
+  loops              p-hop and i-GSM with 1 to 24 loops, trained with 6 and with a random number
+  language           Tables 3 and 5 to 8, Figures 2 and 7: perplexity beside closed book, open book, math and primitives
+  language-one-rate  the same with the looped rows at the learning rate of the others
+  language-beyond    (4⊗6) with injection and with a residual factor, and 24 layers that grow (MidAS)
+  regularization     Table 4, Figures 5 and 6: 24 layers drawn towards 4, 6, 8 or 12 looped ones
+  depth-scaling      Figure 3: (4⊗L) and (4L⊗1) for L = 1 to 12
+  status             what is finished and what is missing, of all of them
+  table              a table again, from the result files alone
 
 --scale cpu is a miniature that ends in minutes; short has the paper's sizes and a recipe of ours; paper is the
-appendix's setting. Results go to runs/results; `status` and `table` show them beside the project's own, which are in
-results/. For example:
+appendix's setting. Language models train on text that --data names. Results go to runs/results; `status` and `table`
+show them beside the project's own, which are in results/. For example:
 
   loopt reproduce phop --scale cpu --rows 1x1 1x6
   loopt reproduce phop --scale short --time-limit 1500
+  loopt reproduce language --scale cpu
 """
 
 PROJECT_RESULTS = Path("results")  # in a clone: the results behind the project's documents

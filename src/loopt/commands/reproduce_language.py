@@ -14,6 +14,7 @@ from loopt.report.curves import require_matplotlib
 from loopt.report.screen import printable, screen
 from loopt.reproduce.experiment import Experiment, Scale
 from loopt.reproduce.language import language_experiments, prepare_command, prepared_text
+from loopt.reproduce.language_figures import draw_language_figures
 from loopt.reproduce.language_measurement import LanguageMeasurement
 from loopt.reproduce.language_settings import SETTINGS
 from loopt.reproduce.language_table import build_language_sheets
@@ -69,6 +70,7 @@ def _show(experiment: Experiment, scale: Scale, folders: Folders) -> None:
             if name in ON_SCREEN:
                 screen().print(sheets.terminal(sheet))
             written += _write(sheet, folder / name)
+        written += [path.name for path in draw_language_figures(experiment, scale, folders.results, folder)]
     print(f"Also as {', '.join(written)} in {printable(folder)}")
 
 

@@ -29,21 +29,25 @@ class Row:
     plan: LoopPlan
     paper: dict[str, float]
     regularizer: RegularizerConfig = field(default_factory=RegularizerConfig)
+    recipe: str = ""
+    """Names another way of training than the other rows', for an experiment that has such."""
 
     @property
     def name(self) -> str:
-        """Returns the row's name among files: its plan and, where it has one, its regularizer, such as 24x1-k4-w10."""
-        plan, pull = re.sub("[^0-9x]+", "-", str(self.plan)).replace("x-", "x").strip("-"), self.regularizer
-        kind = "" if pull.kind == "cosine" else f"-{pull.kind}"
-        return f"{plan}-k{pull.block}-w{pull.weight:g}{kind}" if pull.active else plan
+        """Returns the row's name among files: its plan, such as 4x1-4-1, its regularizer, 24x1-k4-w10, its recipe."""
+        parts, pull = [re.sub("[^0-9x]+", "-", str(self.plan)).replace("x-", "x").strip("-")], self.regularizer
+        if pull.active:
+            parts += [f"k{pull.block}", f"w{pull.weight:g}", *([pull.kind] if pull.kind != "cosine" else [])]
+        return "-".join([*parts, *([self.recipe] if self.recipe else [])])
 
     @property
     def label(self) -> str:
         """Returns the row's name in a table."""
-        if not self.regularizer.active:
-            return f"{'Loop' if self.looped else 'Base'} {self.plan.typography}"
-        kind = "" if self.regularizer.kind == "cosine" else ", ℓ2"
-        return f"Reg. {self.plan.typography} k={self.regularizer.block}, λ={self.regularizer.weight:g}{kind}"
+        name = f"{'Loop' if self.looped else 'Base'} {self.plan.typography}"
+        if self.regularizer.active:
+            name = f"k={self.regularizer.block}, λ={self.regularizer.weight:g}"
+            name += "" if self.regularizer.kind == "cosine" else ", ℓ2"
+        return f"{name}, {self.recipe}" if self.recipe else name
 
     @property
     def looped(self) -> bool:
@@ -62,7 +66,7 @@ class Experiment:
     columns_of: Callable[[str, Scale], dict[str, str]]
     """variant, scale -> the column that each test of the run's task fills."""
     configure: Callable[[LoopPlan, str, Scale], TrainConfig]
-    """plan, variant, scale -> the config of the run, but for its seed."""
+    """plan, variant or the row's recipe, scale -> the config of the run, but for its seed and regularizer."""
     small: dict[str, str]
     """Headings of the columns at scale cpu, where tasks are smaller; the paper's column stands in brackets."""
     loops_to_test: tuple[int, ...] = ()
@@ -124,7 +128,7 @@ class Job:
     @property
     def config(self) -> TrainConfig:
         """Returns the config of the run, with its seed."""
-        config = self.experiment.configure(self.row.plan, self.variant, self.scale)
+        config = self.experiment.configure(self.row.plan, self.variant or self.row.recipe, self.scale)
         return replace(config, seed=self.seed, regularizer=self.row.regularizer)
 
     @property

@@ -1,4 +1,4 @@
-"""Tables 3 to 8 and Figures 2, 3 and 5 to 7: language models. Three experiments over one pool of rows."""
+"""Tables 3 to 8 and Figures 2, 3 and 5 to 7: language models. Several experiments over one pool of rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from loopt.text.progress import progress_bar
 from loopt.text.tokenizer import train_tokenizer
 
 FOLDER = "language"
-"""Of all three: rows that they share are trained once."""
+"""Of all of them: rows that they share are trained once."""
 EXAMPLE_TEXT = Path("examples/persuasion")
 DEPTHS = (1, 2, 3, 6, 9, 12)
 """L of (4⊗L) and (4L⊗1) in Figure 3."""
@@ -31,14 +31,14 @@ ALONG_TRAINING = ("24x1", "4x1", "4x6", "12x1", "12x2", "8x1", "8x3", "24x1-k4-w
 METRICS = (*HEADLINE, "token_accuracy", *CLOSED_BOOK, *OPEN_BOOK, *MATH, *PRIMITIVES)
 
 
-def _row(plan: str, block: int = 0, weight: float = 0.0, kind: RegularizerKind = "cosine") -> Row:
+def _row(plan: str, block: int = 0, weight: float = 0.0, kind: RegularizerKind = "cosine", recipe: str = "") -> Row:
     row = Row(LoopPlan.parse(plan), {}, RegularizerConfig(block, weight, kind))
-    return replace(row, paper=PAPER.get(row.name, {}))
+    return replace(row, paper=PAPER.get(row.name, {}), recipe=recipe)
 
 
 def _experiment(name: str, title: str, rows: list[Row], data: str, data_dir: Path | None, invented: bool) -> Experiment:
     def configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
-        return SETTINGS[scale].config(plan, data)
+        return SETTINGS[scale].config(plan, variant, data)
 
     return Experiment(
         name=name,
@@ -61,7 +61,7 @@ def _all_metrics() -> list[str]:
 
 
 def language_experiments(data: str = "", data_dir: Path | None = None, invented: bool = False) -> dict[str, Experiment]:
-    """Returns the three experiments, which train on ``data``, a prepared directory, and are measured on the 15 tasks of
+    """Returns the experiments, which train on ``data``, a prepared directory, and are measured on the 15 tasks of
     ``data_dir``, where that is given."""
     plans = ("24x1", "4x1", "4x6", "12x1", "12x2", "4x(1,4,1)", "8x1", "8x3", "6x1", "6x4")
     regularized = [
@@ -73,8 +73,12 @@ def language_experiments(data: str = "", data_dir: Path | None = None, invented:
         _row("24x1", 4, 10.0, "l2"),
     ]
     series = [plan for loops in DEPTHS for plan in dict.fromkeys((f"{4 * loops}x1", f"4x{loops}"))]
+    one_rate = [_row(plan, recipe="" if plan.endswith("x1") else "one-rate") for plan in plans]
+    beyond = [_row("4x6", recipe="injection"), _row("4x6", recipe="residual"), _row("24x1", recipe="midas")]
     tables = (
         ("language", "Language models (Table 3)", [_row(plan) for plan in plans]),
+        ("language-one-rate", "Language models, looped ones at the others' rate (Table 3)", one_rate),
+        ("language-beyond", "Language models, beyond Table 3", [*map(_row, plans[:3]), *beyond]),
         ("regularization", "Regularization (Table 4)", [_row("24x1"), *regularized]),
         ("depth-scaling", "Depth by loops and by layers (Figure 3)", [_row(plan) for plan in series]),
     )

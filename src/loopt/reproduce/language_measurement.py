@@ -30,8 +30,6 @@ from loopt.text.source import Text
 if TYPE_CHECKING:
     from loopt.reproduce.experiment import Job
 
-FRACTIONS = (0.3, 0.5, 0.7, 0.85, 1.0)
-"""Of training, at which checkpoints are measured; the paper's are every 20,000 steps from 120,000 of 400,000 on."""
 LARGEST_PERPLEXITY = math.exp(700.0)
 POSITIONS_AT_ONCE = 2**20
 
@@ -41,7 +39,7 @@ class LanguageMeasurement(Measurement):
     """Measures language models."""
 
     along_training: Collection[str] = ()
-    """Names of the rows that are measured at FRACTIONS of their training too."""
+    """Names of the rows that are measured at some fractions of their training too."""
     data_dir: Path | None = None
     """Where the data of the 15 tasks are; without it there are the primitives alone."""
     invented: bool = False
@@ -90,8 +88,8 @@ class LanguageMeasurement(Measurement):
 
     def _kept(self, job: Job) -> dict[float, int]:
         """Returns the step of each fraction of training, for rows that are measured along it."""
-        steps = SETTINGS[job.scale].steps
-        kept = {fraction: max(1, round(fraction * steps)) for fraction in FRACTIONS}
+        setting = SETTINGS[job.scale]
+        kept = {fraction: max(1, round(fraction * setting.steps)) for fraction in setting.fractions}
         return kept if job.row.name in self.along_training else {}
 
     def after_writing(self, run: Run) -> None:
@@ -137,6 +135,8 @@ class LanguageMeasurement(Measurement):
         for name, kind in (("mixture", list), ("questions", dict), ("invented", bool), ("cosines", dict)):
             if not isinstance(found.get(name), kind):
                 yield name
+        if not _are_numbers(found.get("as_looped", {})):
+            yield "as_looped"
         for name in ("by_loops", "by_checkpoint"):
             if not (isinstance(by := found.get(name, {}), dict) and all(map(_are_numbers, by.values()))):
                 yield name

@@ -9,6 +9,7 @@ from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
 from loopt.reproduce.experiment import Scale
 from loopt.runs import AdafactorConfig, AdamWConfig, MuonConfig, OptimizerConfig, TrainConfig
+from loopt.runs.stacking import StackingConfig
 from loopt.text.source import Text
 from loopt.training import presets
 
@@ -40,14 +41,16 @@ class Setting:
     """Examples of each task and primitive for every further number of loops and checkpoint."""
     loops: tuple[int, ...]
     """Numbers of loops to measure looped models with, besides their own."""
+    fractions: tuple[float, ...]
+    """Of training, at which rows of isoplots are measured; the paper's are every 20,000 steps from 120,000 on."""
     eval_every: int
     eval_examples: int
     test_examples: int
 
-    def config(self, plan: LoopPlan, data: str) -> TrainConfig:
+    def config(self, plan: LoopPlan, recipe: str, data: str) -> TrainConfig:
         """Returns the config of a row, but for its regularizer and its seed."""
         base = self.preset(data)
-        return replace(
+        config = replace(
             base,
             model=replace(base.model, plan=plan),
             optim=self.looped if plan.depth > plan.distinct_layers else self.unlooped,
@@ -58,6 +61,7 @@ class Setting:
             eval_examples=self.eval_examples,
             test_examples=self.test_examples,
         )
+        return RECIPES[recipe](config, self)
 
     @property
     def mixture(self) -> list[str]:
@@ -77,10 +81,27 @@ def _miniature(data: str) -> TrainConfig:
     return TrainConfig(Text(data), model)
 
 
+def _grown(config: TrainConfig, setting: Setting) -> TrainConfig:
+    """MidAS: from 4 layers on, 4 at a time; a stage of n times as many layers takes n times as many steps."""
+    stages = config.model.plan.depth // STACKED
+    ends = [config.steps * stage * (stage + 1) // (stages * (stages + 1)) for stage in range(1, stages)]
+    return replace(config, stacking=StackingConfig(STACKED, tuple(ends)))
+
+
+RECIPES: dict[str, Callable[[TrainConfig, Setting], TrainConfig]] = {
+    "": lambda config, setting: config,
+    "one-rate": lambda config, setting: replace(config, optim=setting.unlooped),
+    "injection": lambda config, setting: replace(config, model=replace(config.model, injection="added")),
+    "residual": lambda config, setting: replace(config, model=replace(config.model, residual_scaling=True)),
+    "midas": _grown,
+}
+"""Ways to train a row; what has no name is the table's own."""
+STACKED = 4
+
 SETTINGS: dict[Scale, Setting] = {
     "cpu": Setting(
         preset=_miniature,
-        steps=150,
+        steps=100,
         batch_size=4,
         unlooped=AdamWConfig(lr=3e-3, warmup_steps=20, weight_decay=0.1),
         looped=AdamWConfig(lr=3e-3, warmup_steps=20, weight_decay=0.1),
@@ -88,11 +109,12 @@ SETTINGS: dict[Scale, Setting] = {
         depths=(0, 1),
         vocabulary=1024,
         held_out=0.1,
-        primitives=32,
-        limit=8,
-        fewer=8,
-        loops=(1, 2, 4, 8, 12),
-        eval_every=75,
+        primitives=8,
+        limit=4,
+        fewer=4,
+        loops=(1, 3, 9),
+        fractions=(0.3, 0.65, 1.0),
+        eval_every=50,
         eval_examples=16,
         test_examples=32,
     ),
@@ -110,6 +132,7 @@ SETTINGS: dict[Scale, Setting] = {
         limit=200,
         fewer=200,
         loops=tuple(range(1, 13)),
+        fractions=(0.3, 0.5, 0.7, 0.85, 1.0),
         eval_every=1200,
         eval_examples=128,
         test_examples=512,
@@ -129,6 +152,7 @@ SETTINGS: dict[Scale, Setting] = {
         limit=1000,
         fewer=200,
         loops=tuple(range(1, 13)),
+        fractions=(0.3, 0.5, 0.7, 0.85, 1.0),
         eval_every=2000,
         eval_examples=512,
         test_examples=4096,

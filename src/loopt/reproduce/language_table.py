@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from loopt.analysis import percent_gap
 from loopt.report.sheet import Cell, Line, Sheet
@@ -115,6 +116,8 @@ def _sheet(experiment: Experiment, scale: Scale, measured: TableResults, view: s
         )
         if row.looped:
             lines.append(_gap_line(experiment, row, columns, measured, comparable))
+        if row.regularizer.active:
+            lines.append(_as_looped_line(row, columns, runs))
     title = f"{experiment.title}{TITLES[view]}, scale {scale}"
     labels = [one.heading for one in columns]
     notes = [*_notes(experiment, scale, measured), *notes_on_runs(measured)]
@@ -150,6 +153,16 @@ def _gap_line(
     return Line(f"% gap {row.plan.typography}", True, None, None, cells, None, 0, [], [], None, derived=True)
 
 
+def _as_looped_line(row: Row, columns: list[Column], runs: list[dict[str, Any]]) -> Line:
+    """Returns the line with what a regularized row does when the mean of its blocks is looped."""
+    k = row.regularizer.block
+    cells = [
+        Cell.of([run.get("as_looped", {}).get(one.metric) for run in runs], None, digits=one.digits) for one in columns
+    ]
+    name = f"  run as ({k}⊗{row.plan.depth // k})"
+    return Line(name, True, None, None, cells, None, 0, [], [], None, derived=True)
+
+
 def _notes(experiment: Experiment, scale: Scale, measured: TableResults) -> Iterator[str]:
     rows = measured.rows.values()
     runs = [run for row in rows for run in row.runs]
@@ -172,7 +185,7 @@ def _notes(experiment: Experiment, scale: Scale, measured: TableResults) -> Iter
         told = sorted({str(run["tokens"])[:12] for run in runs})
         yield f"Rows of a seed saw the same tokens in the same order (SHA-256 {', '.join(told)})."
         if any(run["invented"] for run in runs):
-            yield "The 15 tasks are INVENTED mini-sets of a few questions: they show that all works and measure nothing."
+            yield "The 15 tasks are INVENTED mini-sets of a few questions; they show that all works, nothing else."
         if len({json.dumps(run["questions"], sort_keys=True) for run in runs}) > 1:
             yield "Rows answered different questions, so their tasks cannot be compared."
     strangers = [name for row in rows for name in row.strangers]
