@@ -245,6 +245,7 @@ def other_tokens_are_left_out(experiment: Experiment, folders: Folders) -> None:
     first, second = jobs_of(experiment, "cpu", 1)
     second.result_path(folders.results).rename(folders.results / "kept.json")
     again = experiment_of(text_directory(seed=1), ("4x2",))
+    again = replace(again, measurement=LanguageMeasurement())  # the tokens are what counts
     moved = Folders(folders.runs / "other", folders.results)
     assert run_locally(jobs_of(again, "cpu", 1), moved, CPU, lambda line: None) == (None, [])
     sheet = build_language_sheets(experiment, "cpu", folders.results)["table"]
