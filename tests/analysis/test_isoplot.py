@@ -13,7 +13,7 @@ def training(model: str, first: float, last: float, slope: float, intercept: flo
     for i in range(5):
         x = first + (last - first) * i / 4
         scores = {"closed_book": -5 * x + 30, "primitives": slope * x + intercept}
-        found.append(IsoPoint(model, 100 * (i + 1), (i + 1) / 5, x, scores))
+        found.append(IsoPoint(model, (i + 1) / 5, x, scores))
     return found
 
 
@@ -45,7 +45,7 @@ def test_one_checkpoint_makes_no_line() -> None:
 
 def test_a_group_that_one_point_lacks_is_left_out() -> None:
     first, *others = training("looped", 3.0, 2.8, -20.0, 90.0)
-    points = [IsoPoint("looped", 1, 0.1, 3.1, {"primitives": 28.0}), first, *others]
+    points = [IsoPoint("looped", 0.1, 3.1, {"primitives": 28.0}), first, *others]
     assert {line.group for line in fit_isoplot(points)} == {"primitives"}
 
 
