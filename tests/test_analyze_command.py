@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +16,9 @@ from command_line import run
 from loopt.analysis.loop_exponent import effective_size
 from loopt.analysis.points import parameters_by_loops
 from loopt.cli import main
+from loopt.evaluation.measure import render_suite
+from loopt.evaluation.predict import predict
+from loopt.evaluation.scores import score
 from loopt.plan import LoopPlan
 from loopt.runs import Run, codec
 from loopt.scoring import exact_match, perplexity, text_loss
@@ -173,8 +177,8 @@ class TestLoops:
         loaded = Run.load(looped)
         model, (test,) = loaded.load_model(), task_of(loaded.config).tests.values()
         for row in rows:
-            score = exact_match(model, test, "test", 32, int(row["loops"]))
-            assert (float(row["accuracy"]), float(row["loss"])) == pytest.approx((score.accuracy, score.loss))
+            found = exact_match(model, test, "test", 32, int(row["loops"]))
+            assert (float(row["accuracy"]), float(row["loss"])) == pytest.approx((found.accuracy, found.loss))
         assert_drawn(tmp_path, "loops")
         assert main(["eval", str(looped), "--loops", "1", "3", *options]) == 0
         printed = capsys.readouterr().out
@@ -196,6 +200,80 @@ class TestLoops:
     def test_loops_that_cannot_run_are_refused(self, looped: Path, capsys: Captured) -> None:
         assert main(["analyze", "loops", str(looped), "--loops", "0"]) == 2
         assert "loops must be 1 or more" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def along(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language model with checkpoints at 4, 8 and 12 of 12 steps."""
+    folder = tmp_path_factory.mktemp("analyze") / "along"
+    config = replace(TEXT, source=Text(data=str(text_directory())), eval_every=12)
+    train(config, folder, replace(CPU, keep=(4, 8, 12)))
+    return folder
+
+
+class TestIsoplot:
+    OPTIONS = ("--suite", "primitives", "--limit", "3", "--examples", "5", "--device", "cpu")
+
+    def test_checkpoints_are_measured_on_text_and_tasks(self, along: Path, tmp_path: Path, capsys: Captured) -> None:
+        pytest.importorskip("matplotlib")
+        assert main(["analyze", "isoplot", str(along), *self.OPTIONS, "--out", str(tmp_path)]) == 0
+        found = json.loads((tmp_path / "isoplot.json").read_text())
+        assert [point["fraction"] for point in found["points"]] == pytest.approx([1 / 3, 2 / 3, 1])
+        loaded = Run.load(along)
+        assert isinstance(loaded.config.source, Text)
+        text = loaded.config.source.prepared(along)
+        requests = render_suite(["primitives"], None, 3)
+        for point, step in zip(found["points"], (4, 8, 12), strict=True):
+            model = loaded.load_model(step)
+            assert point["log_perplexity"] == pytest.approx(text_loss(model, text.tokens, "validation", 5))
+            predictions = list(predict(model, loaded.codec, requests, generate=False))
+            per_task = [
+                score([r for r in requests if r.task == name], [p for p in predictions if p.task == name])
+                for name in {request.task: None for request in requests}
+            ]
+            mean = sum(one.bits_per_byte.value for one in per_task) / len(per_task)
+            assert point["scores"] == {"primitives": pytest.approx(mean)}
+        x = [point["log_perplexity"] for point in found["points"]]
+        y = [point["scores"]["primitives"] for point in found["points"]]
+        slope, intercept = np.polyfit(x, y, 1)
+        assert found["lines"][0]["fit"]["slope"] == pytest.approx(slope)
+        assert found["lines"][0]["fit"]["intercept"] == pytest.approx(intercept)
+        assert_drawn(tmp_path, "isoplot")
+
+    def test_result_files_of_models_measured_along_training(self, tmp_path: Path, capsys: Captured) -> None:
+        files = []
+        for plan, height in (("4x1", 3.0), ("4x6", 2.5)):
+            by_checkpoint = {
+                str(fraction): {"validation_log_perplexity": 4 - fraction, "open_book/bits_per_byte": height - fraction}
+                for fraction in (0.1, 0.3, 0.5, 1.0)
+            }
+            files.append(result_file(tmp_path, plan, {}, by_checkpoint=by_checkpoint))
+        assert main(["analyze", "isoplot", *files, "--out", str(tmp_path / "out")]) == 0
+        found = json.loads((tmp_path / "out" / "isoplot.json").read_text())
+        assert [point["fraction"] for point in found["points"]] == [0.3, 0.5, 1.0] * 2
+        assert [line["fit"]["slope"] for line in found["lines"]] == pytest.approx([1, 1])
+        first, second = (line["score_there"] for line in found["lines"])
+        assert first - second == pytest.approx(0.5)
+        assert main(["analyze", "isoplot", *files, "--metric", "score"]) == 2
+        assert "metric=score: no group or task has one in every point" in capsys.readouterr().err
+
+    def test_runs_that_have_too_few_checkpoints_say_which_to_keep(
+        self, along: Path, looped: Path, tmp_path: Path, capsys: Captured
+    ) -> None:
+        bad = result_file(tmp_path, "1x1", {}, by_checkpoint={"0.5": {"log_perplexity": 3}})
+        for arguments, told in (
+            ([str(along), "--first", "0.9"], "has 1 checkpoints from 90% of its training on; allowed are 2 or more"),
+            ([str(along), "--first", "0.9"], "train with --keep 4 5 6 7 8 9 10 11 12"),
+            ([str(along), "--first", "1.5"], "first=1.5: allowed is 0 to 1"),
+            ([str(along), "--suite", "arithmetic"], "no task or group 'arithmetic'"),
+            ([str(looped)], "trained on phop; allowed is a run of a language model"),
+            ([bad], "by_checkpoint.0.5: allowed are numbers by name"),
+            ([result_file(tmp_path, "2x1", {})], "no by_checkpoint"),
+        ):
+            assert main(["analyze", "isoplot", *arguments]) == 2
+            shown = capsys.readouterr().err
+            assert told in shown
+            assert shown.count("\n") == 1
 
 
 def test_the_usage_names_every_analysis(capsys: Captured) -> None:

@@ -49,6 +49,18 @@ def test_a_task_has_its_accuracy_with_the_error_of_a_share() -> None:
     assert point.standard_errors["accuracy"] == pytest.approx(math.sqrt(share * (1 - share) / result["test_examples"]))
 
 
+def test_scores_of_a_suite_are_metrics_by_task_and_group(tmp_path: Path) -> None:
+    def scored(value: float | None) -> dict[str, Any]:
+        figure = None if value is None else {"value": value, "standard_error": 0.5}
+        return {"score": figure, "bits_per_byte": {"value": 2.0, "standard_error": None}}
+
+    data = {"tasks": {"svamp": scored(7.0)}, "groups": {"primitives": scored(None)}, "all_tasks": None}
+    point = read_point(written(tmp_path, data | {"settings": {"plan": "4x6", "step": 100}}))
+    assert str(point.plan) == "4x6"
+    assert point.metrics == {"svamp": 7.0, "svamp/bits_per_byte": 2.0, "primitives/bits_per_byte": 2.0}
+    assert point.standard_errors == {"svamp": 0.5}
+
+
 def test_a_finished_run_is_a_point(tmp_path: Path) -> None:
     outcome = train(replace(TINY, steps=6), tmp_path / "run", CPU)
     point = read_point(tmp_path / "run")
@@ -71,6 +83,8 @@ def test_a_layer_counts_by_its_loops() -> None:
         ({"metrics": {"a": 1}}, "no plan"),
         ({"plan": "4y6", "metrics": {"a": 1}}, "plan: plan '4y6'"),
         ({"plan": 4, "metrics": {"a": 1}}, "plan"),
+        ({"settings": {"plan": "4x6"}, "groups": {}, "tasks": {"svamp": 1}}, "allowed is what loopt eval RUN --suite"),
+        ({"settings": {}, "groups": {}, "tasks": {}, "all_tasks": None}, "no metrics"),
         ({"plan": "4x6"}, "no metrics"),
         ({"plan": "4x6", "metrics": {}}, "no metrics"),
         ({"plan": "4x6", "metrics": [1]}, "metrics: allowed is an object"),
