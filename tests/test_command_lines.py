@@ -87,7 +87,7 @@ FORMS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("analyze", "gap", "run", "point.json", "run"), ("--metrics", "--out")),
     (("analyze", "scaling", "run", "point.json"), ("--metrics", "--out")),
     (("analyze", "loops", "run", "--examples", "4"), ("--loops", "--checkpoint", "--examples", "--split", "--device")),
-    (("analyze", "isoplot", "run"), ("--fractions", "--metric", "--suite", "--limit")),
+    (("analyze", "isoplot", "run"), ("--first", "--metric", "--suite", "--limit")),
     (("analyze",), ("--out",)),
     (("prove", "group-composition", "--n", "3", "--inputs", "2"), ("--group", "--n", "--inputs", "--seed", "--save")),
     (("prove", "phop", "--p", "1", "--n", "8", "--inputs", "2"), ("--p", "--n", "--inputs", "--seed", "--compare")),

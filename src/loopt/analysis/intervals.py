@@ -45,7 +45,7 @@ def fit_line(x: Sequence[float], y: Sequence[float]) -> Line | None:
     if weights is None:
         return None
     count, mean_x, mean_y = len(x), math.fsum(x) / len(x), math.fsum(y) / len(y)
-    slope = math.fsum(weight * value for weight, value in zip(weights, y, strict=True))
+    slope = math.fsum(weight * (value - mean_y) for weight, value in zip(weights, y, strict=True))
     intercept = mean_y - slope * mean_x
     squares = math.fsum((value - slope * at - intercept) ** 2 for at, value in zip(x, y, strict=True))
     if count == 2:

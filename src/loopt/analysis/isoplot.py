@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from loopt.analysis.intervals import Line, fit_line
+from loopt.errors import InputError
+from loopt.files import read_json
 
 FIRST_FRACTION = 0.3
 """The paper evaluates from step 120,000 of 400,000 on, every 20,000 steps."""
@@ -20,7 +23,6 @@ class IsoPoint:
     """One checkpoint of a model."""
 
     model: str
-    step: int
     fraction: float
     """Of the training steps."""
     log_perplexity: float
@@ -54,6 +56,24 @@ def wanted_steps(steps: int) -> list[int]:
     count = round((1 - FIRST_FRACTION) / FRACTION_STEP)
     percents = [round(100 * (FIRST_FRACTION + FRACTION_STEP * i)) for i in range(count + 1)]
     return sorted({-(-steps * percent // 100) for percent in percents})
+
+
+def read_iso_points(path: Path, groups: Sequence[str], suffix: str) -> list[IsoPoint]:
+    """Returns the points of a result file that has metrics ``by_checkpoint``, from fractions of training to numbers by
+    name. The score of a group is under its name and ``suffix``."""
+    data = read_json(path, InputError)
+    found = data.get("by_checkpoint") if isinstance(data, dict) else None
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: no by_checkpoint; allowed is a run, or a result file of one measured along training")
+    points = []
+    for fraction, metrics in found.items():
+        try:
+            scores = {group: float(metrics[group + suffix]) for group in groups if group + suffix in metrics}
+            points.append(IsoPoint(path.stem, float(fraction), float(metrics["validation_log_perplexity"]), scores))
+        except (KeyError, TypeError, ValueError):
+            told = "allowed are numbers by name, validation_log_perplexity among them"
+            raise InputError(f"{path}: by_checkpoint.{fraction[:20]}: {told}") from None
+    return points
 
 
 def fit_isoplot(points: Sequence[IsoPoint]) -> list[IsoLine]:

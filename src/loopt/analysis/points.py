@@ -3,7 +3,8 @@ result file.
 
 Of a result file these fields are read: ``plan``, ``seed``, ``config`` (of which follow parameters and tokens),
 ``metrics`` (name to number) and ``standard_errors`` (the same names). A file without ``metrics``, such as one of a
-task, has those of its ``result``: ``accuracy``, ``loss`` and, of a language model, ``perplexity``."""
+task, has those of its ``result``: ``accuracy``, ``loss`` and, of a language model, ``perplexity``. What ``loopt eval
+RUN --suite`` wrote has a score and bits per byte for each task and group: ``svamp``, ``svamp/bits_per_byte``."""
 
 from __future__ import annotations
 
@@ -54,6 +55,8 @@ def read_point(path: Path) -> Point:
             raise RunError(f"{path}: not finished; allowed is a run with its result.json, or a result file")
         return _of_config(Point(path.name, run.config.model.plan, *_measured(result), run.config.seed), run.config)
     data = read_json(path, InputError)
+    if isinstance(data, dict) and isinstance(data.get("settings"), dict) and "groups" in data:
+        data = {"plan": data["settings"].get("plan"), **_of_suite(data, path)}
     if not isinstance(data, dict) or "plan" not in data:
         raise InputError(f"{path}: no plan; allowed is a run's directory or a result file with plan and metrics")
     if "metrics" in data:
@@ -117,6 +120,19 @@ def _measured(result: dict[str, Any]) -> tuple[dict[str, float], dict[str, float
     if share is None or not one_test or not isinstance(examples, int) or not (examples > 0 and 0 <= share <= 1):
         return metrics, {}
     return metrics, {"accuracy": math.sqrt(share * (1 - share) / examples)}
+
+
+def _of_suite(data: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Returns the metrics of a suite's scores, and their standard errors."""
+    metrics, errors = {}, {}
+    try:
+        for name, scored in {**data["tasks"], **data["groups"], "all_tasks": data["all_tasks"] or {}}.items():
+            for metric, figure in ((name, scored.get("score")), (f"{name}/bits_per_byte", scored.get("bits_per_byte"))):
+                if figure is not None:
+                    metrics[metric], errors[metric] = figure["value"], figure["standard_error"]
+    except (KeyError, TypeError, AttributeError):
+        raise InputError(f"{path}: not as written; allowed is what loopt eval RUN --suite writes") from None
+    return {"metrics": metrics, "standard_errors": errors}
 
 
 def _numbers(found: Any, where: str) -> dict[str, float]:

@@ -80,8 +80,9 @@ def fit_depth_law(series: Series, metric: str) -> DepthLaw:
     interval = ratio_interval(
         looped.slope, deep.slope, variances["looped"], variances["deep"], covariance, t_quantile(freedom)
     )
-    undefined = "" if interval else "no interval: α of (D⊗1) is within noise of 0"
-    return DepthLaw(metric, looped, deep, ratio, interval, undefined)
+    if interval is None:
+        return DepthLaw(metric, looped, deep, None, None, "α of (D⊗1) is within noise of 0")
+    return DepthLaw(metric, looped, deep, ratio, interval, "")
 
 
 def _fit(points: Sequence[Point], metric: str) -> Line:

@@ -34,7 +34,11 @@ class Options:
 
     loopt eval runs/phop-cpu --loops 1 2 3 4 8
 
-    For a language model this is the perplexity on held-out text.
+    For a language model this is the perplexity on held-out text. The paper's 19 downstream tasks:
+
+    loopt eval RUN --suite paper --limit 200
+
+    and their stages, one at a time: loopt eval render | predict | score. Each has a --help of its own.
     """
 
     run: tyro.conf.Positional[Path]
@@ -56,7 +60,21 @@ class Options:
     """Where to run the model."""
 
 
+SUITE = ("--suite", "--hf", "--show-prompt")
+"""Options that only the downstream tasks have."""
+STAGES = ("render", "predict", "score")
+"""Words that name a stage; a run of that name is ./render."""
+
+
 def main(arguments: list[str]) -> int:
+    if arguments and arguments[0] in STAGES:
+        from loopt.commands import eval_stages  # imported only where it is used, as commands are
+
+        return eval_stages.STAGES[arguments[0]](arguments[1:])
+    if any(word.partition("=")[0] in SUITE for word in arguments):
+        from loopt.commands import eval_suite
+
+        return eval_suite.main(arguments)
     options = parse_options(Options, arguments, "loopt eval")
     require(1 <= options.examples <= LARGEST, "examples", options.examples, f"1 to {LARGEST}", InputError)
     run = Run.load(options.run)

@@ -6,9 +6,11 @@ measured behind the very prompt that the model answers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from loopt.errors import InputError
 from loopt.evaluation.exchange import Prediction, Request
 from loopt.evaluation.language_model import Continuation, LanguageModel, Prompt
 from loopt.evaluation.looped import LoopedModel
@@ -40,6 +42,8 @@ def predict_with(model: LanguageModel, requests: Sequence[Request], *, generate:
         for one, likelihood, text in zip(batch, likelihoods, texts, strict=True):
             request, gold_bytes = one.request, len(gold_text(one.request).encode())
             dropped = (one.shots_dropped, one.tokens_cut)
+            if not math.isfinite(likelihood.log_probability):
+                raise InputError(f"{request.task}: the model's probabilities are not numbers: its weights are broken")
             yield Prediction(request.task, request.id, text, -likelihood.log_probability, gold_bytes, *dropped)
 
 

@@ -23,5 +23,5 @@ def draw_by_loops(
     if quality.endswith("%"):
         axes.set_ylim(0, 104)
     if len(curves) > 1:
-        axes.legend(fontsize=8, frameon=False, handlelength=3.5)
+        figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False, handlelength=3.5)
     return write_figure(figure, folder, "loops")

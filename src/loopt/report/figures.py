@@ -28,7 +28,7 @@ def panels(count: int, width: float = 3.5, height: float = 2.9) -> tuple[Any, li
     require_matplotlib()
     from matplotlib.figure import Figure
 
-    columns = min(SIDE_BY_SIDE, count)
+    columns = 2 if count == 4 else min(SIDE_BY_SIDE, count)
     rows = -(-count // columns)
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     grid = list(figure.subplots(rows, columns, squeeze=False).flat)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -40,12 +41,12 @@ def draw_heatmaps(runs: Mapping[str, Mapping[str, Tensor]], folder: Path) -> lis
     return write_figure(figure, folder, "similarity")
 
 
-def _write_numbers(axes: object, matrix: Tensor) -> None:
-    size = 34 / len(matrix)
+def _write_numbers(axes: Any, matrix: Tensor) -> None:
+    written = {"ha": "center", "va": "center", "fontsize": min(8, 34 / len(matrix))}
+    written["in_layout"] = False  # they are inside their cells, and measuring each takes long
     for i, row in enumerate(matrix.tolist()):
         for j, cosine in enumerate(row):
-            color = "white" if cosine > 0.2 else "black"
-            axes.text(j, i, f"{cosine:.2f}", ha="center", va="center", color=color, fontsize=min(size, 8))  # type: ignore[attr-defined]
+            axes.text(j, i, f"{cosine:.2f}", color="white" if cosine > 0.2 else "black", **written)
 
 
 def _ticks(layers: int) -> list[int]:

@@ -57,6 +57,16 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def names_of(paths: Sequence[Path]) -> dict[Path, str]:
+    """Returns a name for each run or file: its own, or its whole path where two have the same.
+
+    >>> list(names_of([Path("a/4x6"), Path("b/4x6"), Path("b/24x1.json")]).values())
+    ['a/4x6', 'b/4x6', '24x1']
+    """
+    short = {path: path.name if path.is_dir() else path.name.removesuffix(".json") for path in paths}
+    return {path: name if list(short.values()).count(name) == 1 else str(path) for path, name in short.items()}
+
+
 def shown(value: float | None, interval: Interval | None = None, digits: int = 4) -> str:
     """Returns a number with its confidence interval, as a cell of a table.
 

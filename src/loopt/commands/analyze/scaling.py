@@ -18,6 +18,8 @@ from loopt.commands.parsing import parse_options
 from loopt.report.scaling_figure import draw_scaling
 from loopt.report.screen import screen
 
+FIGURE_3 = ("perplexity", "token_accuracy", "closed_book", "open_book", "math_word_problems", "primitives")
+
 
 @dataclass(frozen=True)
 class Options:
@@ -32,7 +34,7 @@ class Options:
     files: tyro.conf.Positional[tuple[Path, ...]]
     """Result files, or directories of finished runs; several seeds of a plan are several points."""
     metrics: tuple[str, ...] = ()
-    """Which metrics, a panel each; all that every file has unless given."""
+    """Which metrics, a panel each; those of the paper's Figure 3 that every file has unless given, or else all."""
     out: Path = OF_FILES
     """Directory of the files."""
 
@@ -41,7 +43,10 @@ def main(name: str, arguments: list[str]) -> None:
     options = parse_options(Options, arguments, f"loopt analyze {name}")
     points = [read_point(path) for path in options.files]
     series = series_of(points)
-    laws = [fit_depth_law(series, metric) for metric in shared_metrics(points, options.metrics)]
+    metrics = shared_metrics(points, options.metrics)
+    if not options.metrics:
+        metrics = [metric for metric in FIGURE_3 if metric in metrics] or metrics
+    laws = [fit_depth_law(series, metric) for metric in metrics]
     loop_law = fit_loop_law(points)
     screen().print(_table(series, laws))
     print(_in_words(loop_law))

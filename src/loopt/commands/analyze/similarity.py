@@ -10,7 +10,7 @@ import tyro
 from rich.table import Table
 from torch import Tensor
 
-from loopt.commands.analyze.output import write_json
+from loopt.commands.analyze.output import names_of, write_json
 from loopt.commands.parsing import checkpoint_named, parse_options
 from loopt.errors import InputError
 from loopt.model import Layer
@@ -41,17 +41,12 @@ class Options:
 
 def main(name: str, arguments: list[str]) -> None:
     options = parse_options(Options, arguments, f"loopt analyze {name}")
-    found = {_name(run, options.runs): _cosines(run, options) for run in options.runs}
+    found = {title: _cosines(run, options) for run, title in names_of(options.runs).items()}
     for title, matrices in found.items():
         screen().print(_table(title, matrices, options.apart))
     cosines = {title: {group: m.tolist() for group, m in matrices.items()} for title, matrices in found.items()}
     folder = options.out or options.runs[0]
     write_json(folder, "similarity", cosines, lambda to: draw_heatmaps(found, to))
-
-
-def _name(run: Path, runs: tuple[Path, ...]) -> str:
-    """Returns a run's name, or its whole path where two have the same."""
-    return run.name if [other.name for other in runs].count(run.name) == 1 else str(run)
 
 
 def _cosines(path: Path, options: Options) -> dict[str, Tensor]:
