@@ -9,9 +9,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from tiny_text_runs import TEXT, tiny_text
-
 from loopt.training import Session, train
+from tiny_text_runs import TEXT, tiny_text
 
 
 @functools.cache

@@ -10,13 +10,12 @@ import torch
 
 pytest.importorskip("transformers")
 
-from tiny_text_runs import documents
-
 from loopt import InputError
 from loopt.evaluation.exchange import Request
 from loopt.evaluation.hugging_face import HuggingFaceModel
 from loopt.evaluation.predict import fit_prompts, predict_with
 from loopt.text.tokenizer import train_tokenizer
+from tiny_text_runs import documents
 
 
 @pytest.fixture(scope="module")
