@@ -97,7 +97,7 @@ def test_quacs_scorer_leaves_out_what_annotators_disagree_on() -> None:
     ],
 )
 def test_drop_is_its_scripts(text: str, golds: tuple[str, ...], exact: float, f1: float) -> None:
-    assert drop_metric.drop_scores(text, golds) == (exact, pytest.approx(f1))
+    assert drop_metric.drop_scores(text, golds) == pytest.approx((exact, f1))
 
 
 @given(st.integers(1, 5), st.integers(1, 5), st.data())
