@@ -23,7 +23,7 @@ from command_line import run
 from loopt import LoopPlan, ModelConfig, __version__
 from loopt.cli import COMMANDS
 from loopt.report.drawing import human
-from loopt.reproduce.catalogue import EXPERIMENTS
+from loopt.reproduce.catalogue import EXPERIMENTS, LANGUAGE
 from loopt.reproduce.experiment import jobs_of
 from loopt.runs import Run
 from loopt.scoring import exact_match
@@ -156,7 +156,11 @@ def test_the_module_is_the_command() -> None:
         ("train --from nowhere/config.json", "nowhere/config.json: no such file"),
         ("reproduce quick --seed one", "--seed 'one'"),
         ("reproduce phop --rows 5x5", "rows=5x5: allowed 6x1 | 1x1 | 1x6 | 2x1 | 2x3 | 3x1 | 3x2"),
-        ("reproduce phop --rows 1x6 5y5", "--rows '5y5'"),
+        ("reproduce phop --rows 1x6 5y5", "rows=5y5: allowed 6x1 | 1x1 | 1x6 | 2x1 | 2x3 | 3x1 | 3x2"),
+        ("reproduce regularization --rows k4", "rows=k4: allowed 24x1 | 24x1-k4-w10 | 24x1-k6-w10"),
+        ("reproduce language --scale short", "data: allowed --data loopt data prepare --source TEXTS"),
+        ("reproduce language --seeds 0", "seeds=0: allowed 1 to 100"),
+        ("reproduce language --data-dir nowhere", "nowhere"),
         ("reproduce igsm --seeds 0", "seeds=0: allowed 1 to 100"),
         ("reproduce addition --scale huge", "--scale 'huge'"),
         ("reproduce table", "NAME required"),
@@ -489,7 +493,8 @@ def test_figures_are_drawn_of_what_the_results_have(tmp_path: Path, capsys: Capt
 def test_every_seed_of_the_paper_has_a_state(capsys: Captured) -> None:
     assert run("reproduce", "status", "--scale", "paper") == 0
     shown = capsys.readouterr().out
-    assert [shown.count(f"-seed{seed} ") for seed in range(4)] == [11 + 14 + 14 + 10 + 10 + 6 + 4, 11, 11, 0]
+    tasks, language = 11 + 14 + 14 + 10 + 10 + 6 + 4, sum(len(one.rows) for one in LANGUAGE.values())
+    assert [shown.count(f"-seed{seed} ") for seed in range(4)] == [tasks + language, 11, 11, 0]
 
 
 @pytest.mark.slow

@@ -17,9 +17,8 @@ from loopt.errors import InputError, RunError
 from loopt.evaluation.catalogue import TASKS
 from loopt.evaluation.mini_sets import mini_data_dir
 from loopt.report import sheet as sheets
-from loopt.reproduce import language_settings
 from loopt.reproduce.catalogue import LANGUAGE
-from loopt.reproduce.experiment import Experiment, jobs_of
+from loopt.reproduce.experiment import Experiment, Scale, jobs_of
 from loopt.reproduce.language import language_experiments, prepared_text
 from loopt.reproduce.language_figures import draw_language_figures
 from loopt.reproduce.language_measurement import LanguageMeasurement
@@ -96,7 +95,7 @@ def test_rows_that_experiments_share_are_one_run() -> None:
 
 
 @pytest.mark.parametrize("scale", list(SETTINGS))
-def test_rows_differ_in_plan_regularizer_and_rate_alone(scale: language_settings.Scale) -> None:
+def test_rows_differ_in_plan_regularizer_and_rate_alone(scale: Scale) -> None:
     setting = SETTINGS[scale]
     for name in ("language", "regularization", "depth-scaling"):
         for job in jobs_of(LANGUAGE[name], scale, 1):
