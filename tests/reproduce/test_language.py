@@ -156,9 +156,7 @@ def test_blocks_that_are_alike_can_be_looped() -> None:
 
 
 TINY = Setting(
-    preset=lambda data: replace(
-        TEXT, source=replace(tiny_text().source, data=data), model=replace(TEXT.model, max_len=48)
-    ),
+    preset=lambda data: replace(TEXT, source=Text(data), model=replace(TEXT.model, max_len=48)),
     steps=6,
     batch_size=2,
     unlooped=AdamWConfig(lr=0.01, warmup_steps=2),
@@ -220,6 +218,8 @@ def test_rows_are_trained_measured_and_compared(tmp_path: Path) -> None:
     assert [len(matrix) for matrix in looped["cosines"].values()] == [4] * 7
     assert looped["config"]["source"]["data"] == ""  # no place of this machine
     assert len(list((folders.run_of(second) / "checkpoints").iterdir())) == 1
+    kept = second.result_path(folders.results).with_suffix("")
+    assert {path.stem for path in kept.iterdir()} == set(TASKS)
 
     tables = build_language_sheets(experiment, "cpu", folders.results)
     assert list(tables) == list(VIEWS)

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from loopt.commands.parsing import choose, parse_options
 from loopt.commands.reproduce_language import LanguageOptions, describe_language, run_language
-from loopt.commands.sweeping import ExperimentOptions, rows_named, run_sweep, say
+from loopt.commands.sweeping import ExperimentOptions, chosen_jobs, rows_named, run_sweep, say
 from loopt.commands.train import report_stop
 from loopt.errors import InputError
 from loopt.files import explain_os_errors
@@ -147,7 +147,8 @@ def _quick(options: QuickOptions) -> int:
 
 def _experiment(experiment: Experiment, options: ExperimentOptions) -> int:
     require_matplotlib()
-    return run_sweep(experiment, options, lambda: _show(experiment, options.scale, options.folders))
+    jobs = chosen_jobs(experiment, options)
+    return run_sweep(jobs, options, lambda: _show(experiment, options.scale, options.folders))
 
 
 def _show(experiment: Experiment, scale: Scale, folders: Folders) -> None:

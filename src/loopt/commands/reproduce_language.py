@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from loopt.commands.sweeping import ExperimentOptions, run_sweep
-from loopt.errors import InputError, require
+import torch
+
+from loopt.commands.sweeping import ExperimentOptions, chosen_jobs, run_sweep
 from loopt.evaluation.mini_sets import mini_data_dir
 from loopt.files import explain_os_errors
 from loopt.report import sheet as sheets
@@ -19,7 +20,6 @@ from loopt.reproduce.language_measurement import LanguageMeasurement
 from loopt.reproduce.language_settings import SETTINGS
 from loopt.reproduce.language_table import build_language_sheets
 from loopt.reproduce.sweep import Folders
-from loopt.reproduce.table import MOST_SEEDS
 
 ON_SCREEN = ("table", "likelihood")
 """The tables to print; the others, task by task, are in files."""
@@ -50,14 +50,16 @@ def describe_language(name: str) -> str:
 
 def run_language(name: str, options: LanguageOptions) -> int:
     require_matplotlib()
-    seeds = options.seeds or 1
-    require(0 < seeds <= MOST_SEEDS and options.seeds != 0, "seeds", options.seeds, f"1 to {MOST_SEEDS}", InputError)
+    chosen_jobs(language_experiments()[name], options)  # what is wrong with these is told before text is prepared
+    if options.scale == "cpu":
+        torch.set_num_threads(1)  # for tensors this small threads only wait for each other, on a busy machine for long
     invented = options.data_dir is None and options.scale == "cpu"
     data_dir = mini_data_dir() if invented else options.data_dir
-    LanguageMeasurement(data_dir=data_dir).questions(SETTINGS[options.scale])  # what is missing is told now
+    LanguageMeasurement(data_dir=data_dir).questions(SETTINGS[options.scale])  # so are missing data
     data = prepared_text(options.data, options.scale, options.folders.runs)
     experiment = language_experiments(data, data_dir, invented)[name]
-    return run_sweep(experiment, options, lambda: _show(experiment, options.scale, options.folders))
+    jobs = chosen_jobs(experiment, options)
+    return run_sweep(jobs, options, lambda: _show(experiment, options.scale, options.folders))
 
 
 def _show(experiment: Experiment, scale: Scale, folders: Folders) -> None:

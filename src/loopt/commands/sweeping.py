@@ -11,7 +11,7 @@ import tyro
 from loopt.errors import InputError, PlanError, require
 from loopt.plan import LoopPlan
 from loopt.report.screen import printable
-from loopt.reproduce.experiment import Experiment, Row, Scale, jobs_of
+from loopt.reproduce.experiment import Experiment, Job, Row, Scale, jobs_of
 from loopt.reproduce.ray_launcher import run_on_ray
 from loopt.reproduce.sweep import Folders, run_locally
 from loopt.reproduce.table import MOST_SEEDS
@@ -63,11 +63,15 @@ def _is_named(row: Row, name: str) -> bool:
         return False
 
 
-def run_sweep(experiment: Experiment, options: ExperimentOptions, show: Callable[[], None]) -> int:
-    """Trains the chosen rows that have no result yet, shows what there is, and returns the exit code."""
+def chosen_jobs(experiment: Experiment, options: ExperimentOptions) -> list[Job]:
+    """Returns the runs of the chosen rows and seeds."""
     seeds = options.seeds if options.seeds is not None else experiment.seeds_at(options.scale)
     require(1 <= seeds <= MOST_SEEDS, "seeds", seeds, f"1 to {MOST_SEEDS}", InputError)
-    jobs = jobs_of(rows_named(experiment, options.rows), options.scale, seeds)
+    return jobs_of(rows_named(experiment, options.rows), options.scale, seeds)
+
+
+def run_sweep(jobs: list[Job], options: ExperimentOptions, show: Callable[[], None]) -> int:
+    """Trains the runs that have no result yet, shows what there is, and returns the exit code."""
     if options.launcher == "ray":
         stopped, diverged = run_on_ray(jobs, options.folders, options.session, say, options.gpus_per_run)
     else:

@@ -57,11 +57,9 @@ def _seed_0(measured: TableResults, row: Row) -> Iterator[Found]:
 
 def _along_training(row: Row, found: Found) -> Iterator[IsoPoint]:
     """Yields the checkpoints of a row, with the bits per byte of each group."""
-    steps = found["result"]["step"]
     for fraction, metrics in found.get("by_checkpoint", {}).items():
         scores = {group: metrics[f"{group}{BITS}"] for group in GROUPS if f"{group}{BITS}" in metrics}
-        step = round(float(fraction) * steps)
-        yield IsoPoint(row.label, step, float(fraction), metrics["log_perplexity"], scores)
+        yield IsoPoint(row.label, float(fraction), metrics["log_perplexity"], scores)
 
 
 def _draw_by_depth(rows: list[tuple[Row, Found]], folder: Path) -> list[Path]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +20,7 @@ import torch
 from loopt.errors import InputError
 from loopt.files import explain_os_errors, read_json, write_atomically
 from loopt.model import Layer, LoopedTransformer
-from loopt.reproduce.language_scores import Found, Measured, Numbers, Part, Questions, together
+from loopt.reproduce.language_scores import PREDICTIONS, Found, Measured, Numbers, Part, Questions, together
 from loopt.reproduce.language_settings import SETTINGS, Setting
 from loopt.reproduce.measurement import Measurement, is_curve, is_number
 from loopt.runs import Run, TrainConfig, checkpoint, codec
@@ -56,10 +57,10 @@ class LanguageMeasurement(Measurement):
         fewer, store, best = questions.first(setting.fewer), _Store(run), run.find("best").step
 
         def measured(name: str, model: Measured) -> Generator[None, None, Numbers]:
-            return (yield from store.all(name, model.parts(fewer, generate=False)))["metrics"]
+            return (yield from store.all(name, model.parts(fewer)))["metrics"]
 
         model = Measured(run, device, best)
-        fields: dict[str, Any] = yield from store.all("best", model.parts(questions))
+        fields: dict[str, Any] = yield from store.all("best", model.parts(questions, kept=True))
         fields["tokens"] = tokens_in_order(run.config)
         fields["mixture"] = list(run.config.source.tokens.index.recipe.tasks)
         fields["questions"] = questions.hashes()
@@ -92,8 +93,10 @@ class LanguageMeasurement(Measurement):
         kept = {fraction: max(1, round(fraction * setting.steps)) for fraction in setting.fractions}
         return kept if job.row.name in self.along_training else {}
 
-    def after_writing(self, run: Run) -> None:
-        """Removes all checkpoints but the one that was measured: they take gigabytes each."""
+    def after_writing(self, run: Run, result: Path) -> None:
+        """Keeps the predictions, and of the checkpoints the one that was measured: they take gigabytes each."""
+        with explain_os_errors(f"write {result.with_suffix('')}"):
+            shutil.copytree(run.directory / PREDICTIONS, result.with_suffix(""), dirs_exist_ok=True)
         best = run.find("best").step
         with explain_os_errors(f"delete checkpoints in {run.checkpoints}"):
             for step in checkpoint.steps_in(run.checkpoints):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +15,7 @@ import torch
 from loopt.errors import InputError
 from loopt.evaluation.catalogue import TASKS
 from loopt.evaluation.exchange import Request
+from loopt.evaluation.lines import fingerprint, write_lines
 from loopt.evaluation.looped import LoopedModel
 from loopt.evaluation.predict import predict_with
 from loopt.evaluation.rendering import render
@@ -30,6 +29,8 @@ from loopt.source import Split
 from loopt.text.source import Text
 
 PRIMITIVES = tuple(name for name, task in TASKS.items() if task.group == "primitives")
+PREDICTIONS = "predictions"
+"""The folder, beside a run, of what its best checkpoint says to every question."""
 CHOICE = "choice"
 """Of a primitive: how often the right candidate is the likeliest of the problem's numbers."""
 
@@ -61,10 +62,7 @@ class Questions:
 
     def hashes(self) -> dict[str, str]:
         """Returns a hash of each task's questions: where it is equal, models answered the same ones."""
-        return {
-            name: hashlib.sha256(json.dumps([asdict(one) for one in requests]).encode()).hexdigest()[:16]
-            for name, requests in self.requests.items()
-        }
+        return {name: fingerprint(requests) for name, requests in self.requests.items()}
 
 
 class Measured:
@@ -85,11 +83,12 @@ class Measured:
     def speaker(self) -> LoopedModel:
         return LoopedModel(self.model, self.run.codec, self.loops)
 
-    def parts(self, questions: Questions, generate: bool = True) -> dict[str, Part]:
-        """Returns what to measure, by name. Primitives, whose answers are short, are generated in any case."""
+    def parts(self, questions: Questions, kept: bool = False) -> dict[str, Part]:
+        """Returns what to measure, by name. Answers are generated where they are to be ``kept``, beside the run, and to
+        primitives, where they are short; of other tasks only likelihoods are measured."""
 
         def of(name: str, requests: list[Request]) -> Part:
-            return lambda: self._task(requests, generate or name in PRIMITIVES)
+            return lambda: self._task(requests, kept or name in PRIMITIVES, kept)
 
         tasks = {
             f"{name}, {len(requests)} questions": of(name, requests) for name, requests in questions.requests.items()
@@ -110,8 +109,11 @@ class Measured:
             numbers[f"{prefix}token_accuracy"] = 100 * fit.accuracy
         return {"text": numbers}
 
-    def _task(self, requests: list[Request], generate: bool) -> Found:
-        found = score(requests, list(predict_with(self.speaker, requests, generate=generate)))
+    def _task(self, requests: list[Request], generate: bool, kept: bool) -> Found:
+        predictions = list(predict_with(self.speaker, requests, generate=generate))
+        found = score(requests, predictions)
+        if kept:
+            write_lines(self.run.directory / PREDICTIONS / f"{found.task}.jsonl", predictions)
         if found.task in PRIMITIVES:
             found = replace(found, others={**found.others, CHOICE: self._choice(requests)})
         return {"task": asdict(found)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -48,8 +49,8 @@ class Measurement(ABC):
         """Returns the steps whose checkpoints the measurement needs, besides the best one."""
         return ()
 
-    def after_writing(self, run: Run) -> None:  # noqa: B027 (most keep their runs)
-        """Removes what is no longer needed once the result file is there."""
+    def after_writing(self, run: Run, result: Path) -> None:  # noqa: B027 (most keep their runs as they are)
+        """Puts what is to be kept besides the result file next to it, and removes what is no longer needed."""
 
     def tokens(self, found: Mapping[str, Any]) -> str:
         """Returns what tells the training examples and their order: rows of one seed are compared only where it is the

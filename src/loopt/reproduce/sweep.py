@@ -155,7 +155,7 @@ def _train_and_measure(
             next(measuring)
         except StopIteration as end:
             job.write_result(folders.results, measurement.fields_of_run(job, run) | end.value)
-            measurement.after_writing(run)
+            measurement.after_writing(run, job.result_path(folders.results))
             return outcome
         if caught or clock.out_of_time(session.time_limit):
             measuring.close()
