@@ -29,6 +29,7 @@ from loopt.reproduce.language_table import VIEWS, build_language_sheets
 from loopt.reproduce.sweep import Folders, run_locally
 from loopt.runs import AdamWConfig
 from loopt.runs.config import RegularizerConfig
+from loopt.text.source import Text
 from loopt.text.task_spec import TaskSpec
 from loopt.training import Session, train
 from tiny_runs import CPU

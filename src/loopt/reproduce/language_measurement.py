@@ -50,13 +50,13 @@ class LanguageMeasurement(Measurement):
     def curve(self) -> str:
         return "validation_perplexity"
 
-    def measure(self, job: Job, run: Run, device: torch.device) -> Generator[None, None, dict[str, Any]]:
+    def measure(self, job: Job, run: Run, device: torch.device) -> Generator[str, None, dict[str, Any]]:
         setting, plan, pull = SETTINGS[job.scale], run.config.model.plan, run.config.regularizer
         assert isinstance(run.config.source, Text)
         questions = self.questions(setting)
         fewer, store, best = questions.first(setting.fewer), _Store(run), run.find("best").step
 
-        def measured(name: str, model: Measured) -> Generator[None, None, Numbers]:
+        def measured(name: str, model: Measured) -> Generator[str, None, Numbers]:
             return (yield from store.all(name, model.parts(fewer)))["metrics"]
 
         model = Measured(run, device, best)
@@ -171,7 +171,7 @@ class _Store:
         valid = isinstance(stored, dict) and stored.get("of") == self._key
         return dict(stored["parts"]) if valid else {}
 
-    def all(self, what: str, parts: Mapping[str, Part]) -> Generator[None, None, dict[str, Any]]:
+    def all(self, what: str, parts: Mapping[str, Part]) -> Generator[str, None, dict[str, Any]]:
         """Measures the parts that are missing, and returns the metrics of all."""
         for name, measure in parts.items():
             key = f"{what}: {name}"
@@ -179,7 +179,7 @@ class _Store:
                 self._parts[key] = measure()
                 with explain_os_errors(f"write {self.path}"):
                     write_atomically(self.path, json.dumps({"of": self._key, "parts": self._parts}))
-                yield
+                yield key
         return {**together([self._parts[f"{what}: {name}"] for name in parts])}
 
 

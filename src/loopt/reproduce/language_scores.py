@@ -93,15 +93,14 @@ class Measured:
         tasks = {
             f"{name}, {len(requests)} questions": of(name, requests) for name, requests in questions.requests.items()
         }
-        return {"text": self._text, **tasks}
+        return {"text": lambda: self._text(with_validation=kept), **tasks}
 
-    def _text(self) -> Found:
+    def _text(self, with_validation: bool) -> Found:
         config, numbers = self.run.config, {}
         assert isinstance(config.source, Text)
-        splits: dict[Split, tuple[str, int]] = {
-            "test": ("", config.test_examples),
-            "validation": ("validation_", config.eval_examples),
-        }
+        splits: dict[Split, tuple[str, int]] = {"test": ("", config.test_examples)}
+        if with_validation:
+            splits["validation"] = ("validation_", config.eval_examples)
         for split, (prefix, sequences) in splits.items():
             fit = text_fit(self.model, config.source.tokens, split, sequences, self.loops)
             numbers[f"{prefix}perplexity"] = perplexity(fit.loss)

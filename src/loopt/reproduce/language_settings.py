@@ -128,14 +128,14 @@ SETTINGS: dict[Scale, Setting] = {
         depths=(0, 1, 2),
         vocabulary=50_304,
         held_out=0.01,
-        primitives=1000,
+        primitives=500,
         limit=200,
-        fewer=200,
+        fewer=50,
         loops=tuple(range(1, 13)),
         fractions=(0.3, 0.5, 0.7, 0.85, 1.0),
         eval_every=1200,
         eval_examples=128,
-        test_examples=512,
+        test_examples=256,
     ),
     # The appendix's: 400,000 steps of 512 sequences are 262 billion tokens of the Pile, where its text says 250.
     "paper": Setting(

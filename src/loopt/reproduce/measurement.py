@@ -24,9 +24,9 @@ class Measurement(ABC):
     """Turns a finished run into the fields of a result file, and reads these back for tables."""
 
     @abstractmethod
-    def measure(self, job: Job, run: Run, device: torch.device) -> Generator[None, None, dict[str, Any]]:
-        """Returns the fields of the result file besides ``fields_of_run``. It yields whenever it can be interrupted;
-        what was measured before is then not measured again."""
+    def measure(self, job: Job, run: Run, device: torch.device) -> Generator[str, None, dict[str, Any]]:
+        """Returns the fields of the result file besides ``fields_of_run``. It yields the name of each part once that is
+        measured; interrupted there and started again, it goes on after it."""
 
     @abstractmethod
     def values(self, found: Mapping[str, Any]) -> dict[str, float]:

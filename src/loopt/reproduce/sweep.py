@@ -144,15 +144,15 @@ def _train_and_measure(
     that jobs can take turns. A time limit or a signal stops it at any of these."""
     directory, measurement = folders.run_of(job), job.experiment.measurement
     session = replace(session, keep=(*session.keep, *measurement.steps_to_keep(job)))
-    callbacks = [ProgressLine(display, job.name)]
-    outcome = yield from train_stepwise(job.config, directory, session, clock, caught, callbacks)
+    line = ProgressLine(display, job.name)
+    outcome = yield from train_stepwise(job.config, directory, session, clock, caught, [line])
     if not outcome.finished:
         return outcome
     run = Run.load(directory)
     measuring = measurement.measure(job, run, pick_device(session.device))
     while True:
         try:
-            next(measuring)
+            line.measured(next(measuring), outcome.step)
         except StopIteration as end:
             job.write_result(folders.results, measurement.fields_of_run(job, run) | end.value)
             measurement.after_writing(run, job.result_path(folders.results))

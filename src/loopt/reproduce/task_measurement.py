@@ -23,7 +23,7 @@ class TaskMeasurement(Measurement):
 
     curve = "validation_accuracy"
 
-    def measure(self, job: Job, run: Run, device: torch.device) -> Generator[None, None, dict[str, Any]]:
+    def measure(self, job: Job, run: Run, device: torch.device) -> Generator[str, None, dict[str, Any]]:
         yield from ()  # it takes seconds, and is not interrupted
         return _further_tests(run, job.experiment.loops_to_test, device)
 
