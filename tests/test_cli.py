@@ -158,7 +158,7 @@ def test_the_module_is_the_command() -> None:
         ("reproduce phop --rows 5x5", "rows=5x5: allowed 6x1 | 1x1 | 1x6 | 2x1 | 2x3 | 3x1 | 3x2"),
         ("reproduce phop --rows 1x6 5y5", "rows=5y5: allowed 6x1 | 1x1 | 1x6 | 2x1 | 2x3 | 3x1 | 3x2"),
         ("reproduce regularization --rows k4", "rows=k4: allowed 24x1 | 24x1-k4-w10 | 24x1-k6-w10"),
-        ("reproduce language --scale short", "data: allowed --data loopt data prepare --source TEXTS"),
+        ("reproduce language --scale short", "data: Allowed --data loopt data prepare --source TEXTS"),
         ("reproduce language --seeds 0", "seeds=0: allowed 1 to 100"),
         ("reproduce language --data-dir nowhere", "nowhere"),
         ("reproduce igsm --seeds 0", "seeds=0: allowed 1 to 100"),

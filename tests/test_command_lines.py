@@ -65,7 +65,7 @@ TASKS = {
     "assignment": ("--depth", "--variables", "--shots", "--letters", "--largest", "--order", "--rendering"),
     "igsm": ("--modulus", "--law", "--operations", "--edges", "--levels", "--statements", "--needed"),
 }
-EXPERIMENTS = ("addition", "phop", "phop-uniform", "igsm", "igsm-even", "group", "loops")
+EXPERIMENTS = ("addition", "phop", "phop-uniform", "igsm", "igsm-even", "group", "loops", "language", "depth-scaling")
 SOURCES = (
     *("text.txt",) * 20,
     *("task:", "task:?", "task:phop", "task:phop?share=0.1", "task:phop?p=1&n=4&documents=20", "[red"),
