@@ -16,15 +16,23 @@ from loopt.runs import Run
 from loopt.runs.checkpoint import WEIGHTS, name_of, read_state
 
 
+def check_choice(run: Path | None, hf: str | None, loops: Sequence[int]) -> None:
+    """Raises an InputError unless one model is named, before any other work starts."""
+    if (run is None) == (hf is None):
+        raise InputError("run: which model? Allowed is one of RUN, the directory of a run, and --hf NAME_OR_DIR")
+    if run is not None:
+        plan = Run.load(run).config.model.plan
+        for count in loops:
+            plan.with_loops(count)
+    elif loops:
+        raise InputError(f"loops={loops[0]}: allowed is none with --hf, whose models do not loop")
+
+
 def open_models(
     run: Path | None, hf: str | None, loops: Sequence[int], checkpoint: str, device: DeviceName, trust_remote_code: bool
 ) -> Iterator[tuple[str, Measured]]:
     """Yields the model of a run with each number of loops, or a Hugging Face model, under a name that fits a folder."""
-    if (run is None) == (hf is None):
-        raise InputError("run: which model? Allowed is one of RUN, the directory of a run, and --hf NAME_OR_DIR")
     if hf is not None:
-        if loops:
-            raise InputError(f"loops={loops[0]}: allowed is none with --hf, whose models do not loop")
         yield "as-it-is", _hugging_face(hf, device, trust_remote_code)
     if run is not None:
         yield from _looped(run, loops, checkpoint, device)

@@ -13,7 +13,7 @@ from pathlib import Path
 import tyro
 from rich.progress import track
 
-from loopt.commands.eval_model import open_models
+from loopt.commands.eval_model import check_choice, open_models
 from loopt.commands.eval_suite import require_limit, table_of
 from loopt.commands.parsing import parse_options
 from loopt.devices import DeviceName
@@ -97,8 +97,9 @@ def render_requests(arguments: list[str]) -> int:
 
 def predict_requests(arguments: list[str]) -> int:
     options = parse_options(PredictOptions, arguments, "loopt eval predict")
-    requests = read_lines(Request, options.requests)
     loops = () if options.loops is None else (options.loops,)
+    check_choice(options.run, options.hf, loops)
+    requests = read_lines(Request, options.requests)
     chosen = (options.run, options.hf, loops, options.checkpoint, options.device, options.trust_remote_code)
     ((_, measured),) = open_models(*chosen)
     made = predict_with(measured.model, requests, generate=not options.likelihood_only)

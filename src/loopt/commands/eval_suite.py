@@ -10,15 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
+from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from loopt.commands.eval_model import open_models, results_folder
+from loopt.commands.eval_model import check_choice, open_models, results_folder
 from loopt.commands.parsing import parse_options
 from loopt.devices import DeviceName
 from loopt.errors import InputError, require
 from loopt.evaluation.catalogue import GROUP_TITLES, GROUPS, TASKS, select
 from loopt.evaluation.measure import Report, measure_suite, render_suite
+from loopt.evaluation.mini_sets import mini_data_dir
 from loopt.evaluation.predict import prompt_text
 from loopt.evaluation.rendering import render
 from loopt.evaluation.scores import Figure, MeanScore, SuiteScores, TaskScore
@@ -58,7 +60,8 @@ class Options:
     likelihood_only: bool = False
     """Measure bits per byte alone, and generate nothing."""
     show_prompt: str | None = None
-    """Print the first prompt of a task as a model sees it, and measure nothing."""
+    """Print the first prompt of a task as a model sees it, of an invented mini-set unless --data-dir is given, and
+    measure nothing."""
     out: Path | None = None
     """Where results go; RUN/eval unless given, for --hf runs/hf/NAME/eval."""
     checkpoint: str = "best"
@@ -74,6 +77,7 @@ def main(arguments: list[str]) -> int:
     require_limit(options.limit)
     if options.show_prompt is not None:
         return _show_prompt(options.show_prompt, options.data_dir)
+    check_choice(options.run, options.hf, options.loops)
     requests = render_suite(options.suite, options.data_dir, options.limit)
     chosen = (options.run, options.hf, options.loops, options.checkpoint, options.device, options.trust_remote_code)
     folder = options.out or results_folder(options.run, options.hf)
@@ -100,7 +104,7 @@ def _show_prompt(name: str, data_dir: Path | None) -> int:
     if name not in TASKS:
         raise InputError(f"show-prompt: no task {printable(name[:40])}; allowed are {', '.join(TASKS)}")
     (task,) = select([name])
-    (request,) = render(task, data_dir, 1)
+    (request,) = render(task, data_dir or mini_data_dir(), 1)
     print(prompt_text(request))
     shown = ", ".join(repr(stop) for stop in request.stop)
     print(
@@ -134,22 +138,25 @@ def _progress() -> Iterator[Report]:
 
 def table_of(scores: SuiteScores, title: str) -> Table:
     """Returns the table of a suite: the tasks by group, the means of groups, and of all. Standard errors stand behind
-    the figures."""
-    table = Table(title=title, title_justify="left")
-    for column in ("task", "metric", "score", "bits/byte", "examples", "shots", "dropped"):
+    the figures, and of the shots how many fitted, on average."""
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for column in ("task", "metric", "score", "bits/byte", "n", "shots"):
         table.add_column(column, justify="left" if column in ("task", "metric") else "right", no_wrap=True)
     for group in GROUPS:
         found = [one for one in scores.tasks.values() if TASKS[one.task].group == group]
         for one in found:
-            dropped = f"{one.shots_dropped:,}" if one.shots_dropped else ""
+            fitted = one.shots - one.shots_dropped / one.examples
+            shots = f"{fitted:.1f} of {one.shots}" if one.shots_dropped else str(one.shots)
             figures = _cell(one.score, 1), _cell(one.bits_per_byte, 3)
-            table.add_row(one.task, one.metric, *figures, f"{one.examples:,}", str(one.shots), dropped)
+            table.add_row(one.task, one.metric, *figures, f"{one.examples:,}", shots)
         if group in scores.groups:
             _add_mean(table, GROUP_TITLES[group], scores.groups[group])
         elif found:
             table.add_section()
     if scores.all_tasks:
         _add_mean(table, "All Tasks", scores.all_tasks)
+    cut = [f"{one.questions_cut:,} of {one.task}" for one in scores.tasks.values() if one.questions_cut]
+    table.caption = f"Questions that had to be cut: {', '.join(cut)}" if cut else None
     return table
 
 

@@ -46,6 +46,8 @@ class TaskScore:
     """How many shots, of all prompts together, did not fit the model's context."""
     prompts_cut: int
     """How many prompts lost a shot."""
+    questions_cut: int
+    """How many questions lost their beginning, since they did not fit even alone."""
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TaskScore:
@@ -115,6 +117,7 @@ def score(requests: Sequence[Request], predictions: Sequence[Prediction]) -> Tas
         shots=max(len(request.shots) for request in requests),
         shots_dropped=sum(dropped),
         prompts_cut=sum(count > 0 for count in dropped),
+        questions_cut=sum(prediction.tokens_cut > 0 for prediction in made),
     )
 
 
