@@ -476,16 +476,17 @@ def _hops_rows(capsys: Captured) -> list[tuple[str, ...]]:
 
 
 def test_figures_are_drawn_of_what_the_results_have(tmp_path: Path, capsys: Captured) -> None:
-    for name, extra, figure in (
-        ("igsm", {"by_difficulty": {"1 operation": 0.5, "2 operations": 0.25}}, "difficulty.png"),
-        ("loops", {"by_loops": {"1": 0.25, "6": 0.75}}, "loops.png"),
+    for name, extra, figure, others in (
+        ("igsm", {"by_difficulty": {"1 operation": 0.5, "2 operations": 0.25}}, "difficulty.png", ""),
+        ("loops", {"by_loops": {"1": 0.25, "6": 0.75}}, "loops.png", "loops.svg, "),
     ):
         for job in jobs_of(EXPERIMENTS[name], "cpu", 1):
             tests = EXPERIMENTS[name].columns_of(job.variant, "cpu")
             leave_result(job, tmp_path / "Y", dict.fromkeys(tests, 0.5), **extra)
         assert run("reproduce", name, "--scale", "cpu", "--runs", "X", "--results", "Y") == 0
         folder = tmp_path / "Y" / name / "cpu"
-        assert f"Also as table.md, table.tex, table.png, {figure} in Y/{name}/cpu\n" in capsys.readouterr().out
+        told = f"Also as table.md, table.tex, table.png, {others}{figure} in Y/{name}/cpu\n"
+        assert told in capsys.readouterr().out
         assert {path.name for path in folder.glob("*.png")} == {"table.png", figure}
         assert (folder / figure).read_bytes().startswith(b"\x89PNG")
 

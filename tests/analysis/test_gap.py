@@ -50,6 +50,17 @@ def test_the_interval_holds_the_gap_and_grows_with_the_noise() -> None:
     assert widths == sorted(widths)
 
 
+def test_at_the_ends_of_the_interval_the_looped_model_is_as_far_from_its_place_as_noise_goes() -> None:
+    looped, base, deep = Measured(12.0, 0.3), Measured(10.0, 0.5), Measured(15.0, 0.4)
+    interval = gap_between(looped, base, deep).interval
+    assert interval is not None
+    for end in interval:
+        share = end / 100
+        place = (1 - share) * base.value + share * deep.value
+        noise = math.sqrt(0.3**2 + ((1 - share) * 0.5) ** 2 + (share * 0.4) ** 2)
+        assert abs(looped.value - place) == pytest.approx(1.959964 * noise, rel=1e-6)
+
+
 def test_what_is_not_defined_is_told_in_words() -> None:
     none = gap_between(Measured(12.0, 0.5), Measured(10.0, 0.5), Measured(10.0, 0.5))
     assert (none.percent, none.undefined) == (None, "no gap: both baselines have 10")

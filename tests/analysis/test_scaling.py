@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from synthetic_points import LOOPS, on_depth_laws, points_of
 
@@ -50,6 +51,25 @@ def test_the_interval_of_the_ratio_covers_it_in_19_of_20_cases() -> None:
         assert law.ratio_interval is not None
         covered += law.ratio_interval.low <= 0.5 <= law.ratio_interval.high
     assert 550 <= covered <= 590, covered
+
+
+def test_at_the_ends_of_the_interval_the_slopes_differ_by_as_much_as_noise_goes() -> None:
+    """Slopes and noise computed by NumPy's least squares, over every model once."""
+    points = on_depth_laws(2.0, 4.0, 20.0, noise=0.5, seed=0)
+    scores = np.array([point.metrics["accuracy"] for point in points])
+    weights, squares = [], 0.0
+    for series in (list(range(len(LOOPS))), [0, *range(len(LOOPS), len(points))]):
+        design = np.array([[math.log(points[i].plan.depth), 1.0] for i in series])
+        row = np.zeros(len(points))
+        row[series] = np.linalg.pinv(design)[0]
+        weights.append(row)
+        squares += float(np.linalg.lstsq(design, scores[series])[1][0])
+    noise = math.sqrt(squares / (2 * len(LOOPS) - 4))
+    interval = fit_depth_law(series_of(points), "accuracy").ratio_interval
+    assert interval is not None
+    for ratio in interval:
+        combined = weights[0] - ratio * weights[1]
+        assert abs(combined @ scores) == pytest.approx(2.306004 * noise * np.linalg.norm(combined), rel=1e-5)
 
 
 def test_several_seeds_are_several_points() -> None:

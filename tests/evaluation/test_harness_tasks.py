@@ -79,7 +79,7 @@ def test_tasks_of_every_form_give_the_scores_of_the_suite() -> None:
 
 
 def in_harness(metric: str) -> str:
-    return {"F1": "f1", "F1, leave one out": "f1_leave_one_out"}.get(metric, metric.replace(" ", "_"))
+    return {"F1": "f1", "leave-one-out F1": "leave_one_out_f1"}.get(metric, metric.replace(" ", "_"))
 
 
 def test_there_is_a_file_for_each_task() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,27 +19,25 @@ from loopt.text.tokenizer import train_tokenizer
 from tiny_text_runs import documents
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny Llama with random weights and a tokenizer of its own, whose settings ask for sampling."""
-    from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+@pytest.fixture(scope="module", params=["rotary positions", "learned positions"])
+def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model with random weights and a tokenizer of its own, whose settings ask for sampling."""
+    import transformers
 
-    folder = tmp_path_factory.mktemp("llama")
+    folder = tmp_path_factory.mktemp("model")
     text = folder / "trained.json"
     text.write_text(train_tokenizer(documents(seed=99), 300).text, encoding="utf-8")
-    PreTrainedTokenizerFast(tokenizer_file=str(text), eos_token="<|endoftext|>").save_pretrained(folder)
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(text), eos_token="<|endoftext|>")
+    tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=300,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=64,
-        initializer_range=0.3,
-    )
-    model = LlamaForCausalLM(config)
-    model.generation_config = GenerationConfig(do_sample=True, temperature=3.0, repetition_penalty=1.5)
+    sizes = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    given = {"max_position_embeddings": 64, "initializer_range": 0.3, **sizes}
+    model: Any
+    if request.param == "rotary positions":
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(intermediate_size=48, **given))
+    else:
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**given))
+    model.generation_config = transformers.GenerationConfig(do_sample=True, temperature=3.0, repetition_penalty=1.5)
     model.save_pretrained(folder)
     return folder
 

@@ -125,6 +125,17 @@ def test_more_requests_than_fit_a_batch_are_answered_like_few() -> None:
         assert math.isclose(together[one.id].gold_nats, alone.gold_nats, rel_tol=1e-9)
 
 
+def test_an_answer_ends_before_its_stop_text_also_where_neighbors_go_on() -> None:
+    model, asked = build(), request(0, [], "abc:", "de", stop="zz", limit=9)
+    (whole,) = predict(model, Letters(), [asked])
+    assert whole.text is not None
+    stop = whole.text[3:5]
+    stopping = request(1, [], "abc:", "de", stop=stop, limit=9)
+    found = {one.id: one.text for one in predict(model, Letters(), [asked, stopping])}
+    assert found == {"0": whole.text, "1": whole.text.partition(stop)[0]}
+    assert found["0"] != found["1"]
+
+
 def test_likelihoods_alone_are_the_same_and_say_nothing() -> None:
     model, requests = build(), [request(0, ["ab. "], "c:", "de")]
     (both,), (alone,) = predict(model, Letters(), requests), predict(model, Letters(), requests, generate=False)
@@ -174,8 +185,14 @@ def test_a_model_that_knows_no_end_of_documents_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_predicting_imports_neither_the_harness_nor_what_reads_data_nor_what_draws() -> None:
-    names = "('lm_eval', 'datasets', 'matplotlib', 'transformers', 'tyro')"
-    program = f"import sys, loopt.evaluation.predict; print([name for name in {names} if name in sys.modules])"
+def test_predicting_needs_neither_the_harness_nor_what_reads_data_nor_what_draws() -> None:
+    program = """
+import sys
+import loopt.evaluation.predict
+names = ("lm_eval", "datasets", "matplotlib", "transformers")
+print([name for name in (*names, "tyro") if name in sys.modules])
+sys.modules.update(dict.fromkeys(names))  # as if they were not installed
+import loopt.commands.eval_stages
+"""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -64,7 +64,7 @@ def test_the_error_of_a_mean_is_that_of_its_sample() -> None:
 
 
 def task_score(name: str, value: float) -> TaskScore:
-    return TaskScore(name, "F1", Figure(value, 2.0), Figure(value / 100, 0.2), {}, 10, 5, 0, 0)
+    return TaskScore(name, "F1", Figure(value, 2.0), Figure(value / 100, 0.2), {}, 10, 5, 0, 0, 0)
 
 
 def test_all_tasks_is_the_mean_of_the_15_real_ones_each_once() -> None:

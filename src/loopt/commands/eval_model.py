@@ -33,7 +33,7 @@ def open_models(
 ) -> Iterator[tuple[str, Measured]]:
     """Yields the model of a run with each number of loops, or a Hugging Face model, under a name that fits a folder."""
     if hf is not None:
-        yield "as-it-is", _hugging_face(hf, device, trust_remote_code)
+        yield "model", _hugging_face(hf, device, trust_remote_code)
     if run is not None:
         yield from _looped(run, loops, checkpoint, device)
 
@@ -64,4 +64,4 @@ def _hugging_face(name: str, device: DeviceName, trust_remote_code: bool) -> Mea
 
 def results_folder(run: Path | None, hf: str | None) -> Path:
     """Returns where results go unless somebody says otherwise."""
-    return run / "eval" if run is not None else Path("runs") / "hf" / Path(hf or "").name / "eval"
+    return run / "eval" if run is not None else Path("runs") / "hf" / str(hf).strip("/").replace("/", "--") / "eval"

@@ -89,8 +89,7 @@ def main(arguments: list[str]) -> int:
             scores = measure_suite(
                 measured, requests, place, title, generate=not options.likelihood_only, report=report
             )
-        plan = measured.identity.get("plan")
-        heading = f"{printable(options.run or options.hf)}, {name}" + (f", {plan}" if plan else "")
+        heading = printable(options.hf or f"{options.run}, {name}, plan {measured.identity['plan']}")
         screen().print(table_of(scores, heading))
         print(f"{printable(place / f'{title}.json')}", file=sys.stderr)
     return 0

@@ -50,7 +50,9 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the harness has no type
     ) -> None:
         super().__init__()
         opened = Run.load(str(run))
-        self._device = torch.device(device) if device else pick_device("auto")
+        # The harness's command line says cuda:0 where nobody names a device, also on machines that have none.
+        absent = device is None or (device.startswith("cuda") and not torch.cuda.is_available())
+        self._device = pick_device("auto") if absent else torch.device(str(device))
         model = opened.load_model(checkpoint).to(self._device)
         self.model = LoopedModel(model, opened.codec, loops)
         self._name = str(run)

@@ -152,10 +152,10 @@ METRICS: dict[Metric, dict[str, Compare]] = {
     "f1": {"F1": f1, "exact match": exact_match},
     "f1_no_answer": {"F1": f1_no_answer, "exact match": exact_match_no_answer},
     "f1_drop": {"F1": lambda text, golds: drop_scores(text, golds)[1], "exact match": lambda *it: drop_scores(*it)[0]},
-    "f1_quac": {"F1": f1_quac, "F1, leave one out": f1_quac_official},
+    "f1_quac": {"F1": f1_quac, "leave-one-out F1": f1_quac_official},
     "f1_coqa": {
         "F1": f1,
-        "F1, leave one out": lambda text, golds: leave_one_out(f1, text, golds),
+        "leave-one-out F1": lambda text, golds: leave_one_out(f1, text, golds),
         "exact match": exact_match,
     },
     "number_match": {"number match": number_match},

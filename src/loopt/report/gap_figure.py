@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from loopt.analysis.gap import Gap
 from loopt.report.figures import panels, write_figure
 
 
-def draw_gaps(gaps: Mapping[str, Gap], base: str, looped: str, deep: str, folder: Path) -> list[Path]:
-    """Draws where the looped model stands between its baselines, a line for each metric, as gap.svg and gap.png."""
+def draw_gaps(gaps: Mapping[str, Gap], models: Sequence[str], folder: Path) -> list[Path]:
+    """Draws where a looped model stands between its baselines, a line for each metric, as gap.svg and gap.png. The
+    three names are those of base, looped and deep."""
+    base, looped, deep = models
     figure, (axes,) = panels(1, 6.6, 1.3 + 0.32 * len(gaps))
     for place, name in ((0, base), (100, deep)):
         axes.axvline(place, color="#80868b", linestyle="--", linewidth=1)

@@ -59,6 +59,7 @@ def _draw_loop_law(axes: Any, series: Series, law: LoopLaw) -> None:
     curve = [math.exp(low + (high - low) * i / 50) for i in range(51)]
     axes.plot(curve, [law.floor + law.factor * size**-law.alpha for size in curve], color="#5f6368", linewidth=1)
     axes.set_xscale("log")
-    title = f"loss against N_once + r^φ·N_loop\nφ = {law.phi:.2f} [{law.interval.low:.2f}, {law.interval.high:.2f}]"
-    axes.set_title(title, fontsize=9)
+    phi = f"φ = {law.phi:.2f} [{law.interval.low:.2f}, {law.interval.high:.2f}]"
+    phi += "" if law.determined else ": not determined"
+    axes.set_title(f"loss against N_once + r^φ·N_loop\n{phi}", fontsize=9)
     axes.set_xlabel("parameters, loops counted r^φ times", fontsize=8)

@@ -40,7 +40,9 @@ class Options:
 def main(name: str, arguments: list[str]) -> None:
     options = parse_options(Options, arguments, f"loopt analyze {name}")
     base, looped, deep = (read_point(path) for path in (options.base, options.looped, options.deep))
-    titles = (base.plan.typography, looped.plan.typography, deep.plan.typography)
+    titles = [point.plan.typography for point in (base, looped, deep)]
+    if len(set(titles)) < 3:  # such as a regularized model beside one of the same plan
+        titles = [point.name for point in (base, looped, deep)]
     metrics = shared_metrics([base, looped, deep], options.metrics)
     gaps = {one: gap_between(_measured(looped, one), _measured(base, one), _measured(deep, one)) for one in metrics}
     table = Table(title="% Gap, with its 95% interval where standard errors are known", title_justify="left")
@@ -50,7 +52,7 @@ def main(name: str, arguments: list[str]) -> None:
         scores = (_score(point, metric) for point in (base, looped, deep))
         table.add_row(metric, *scores, gap.undefined or shown(gap.percent, gap.interval, 3))
     screen().print(table)
-    write_json(options.out, "gap", _as_json([base, looped, deep], gaps), lambda to: draw_gaps(gaps, *titles, to))
+    write_json(options.out, "gap", _as_json([base, looped, deep], gaps), lambda to: draw_gaps(gaps, titles, to))
 
 
 def _measured(point: Point, metric: str) -> Measured:

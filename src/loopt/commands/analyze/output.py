@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from loopt.analysis.intervals import Interval
-from loopt.errors import MissingPackageError
+from loopt.errors import InputError, MissingPackageError
 from loopt.files import explain_os_errors, write_atomically
 from loopt.report.screen import printable
 
@@ -58,11 +58,14 @@ def _without_nan(value: Any) -> Any:
 
 
 def names_of(paths: Sequence[Path]) -> dict[Path, str]:
-    """Returns a name for each run or file: its own, or its whole path where two have the same.
+    """Returns a name for each run or file: its own, or its whole path where two have the same. None at all is an
+    InputError.
 
     >>> list(names_of([Path("a/4x6"), Path("b/4x6"), Path("b/24x1.json")]).values())
     ['a/4x6', 'b/4x6', '24x1']
     """
+    if not paths:
+        raise InputError("which runs? Allowed are 1 or more, by their directories")
     short = {path: path.name if path.is_dir() else path.name.removesuffix(".json") for path in paths}
     return {path: name if list(short.values()).count(name) == 1 else str(path) for path, name in short.items()}
 

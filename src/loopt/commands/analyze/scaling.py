@@ -13,7 +13,7 @@ from loopt.analysis.intervals import Interval
 from loopt.analysis.loop_exponent import LoopLaw, fit_loop_law
 from loopt.analysis.points import Point, read_point, shared_metrics
 from loopt.analysis.scaling import DepthLaw, Series, fit_depth_law, series_of
-from loopt.commands.analyze.output import OF_FILES, shown, write_json
+from loopt.commands.analyze.output import OF_FILES, names_of, shown, write_json
 from loopt.commands.parsing import parse_options
 from loopt.report.scaling_figure import draw_scaling
 from loopt.report.screen import screen
@@ -41,7 +41,7 @@ class Options:
 
 def main(name: str, arguments: list[str]) -> None:
     options = parse_options(Options, arguments, f"loopt analyze {name}")
-    points = [read_point(path) for path in options.files]
+    points = [read_point(path) for path in names_of(options.files)]
     series = series_of(points)
     metrics = shared_metrics(points, options.metrics)
     if not options.metrics:

@@ -90,10 +90,10 @@ class SuiteTask(ConfigurableTask):  # type: ignore[misc]
 def in_harness(metric: str) -> str:
     """Returns the name of a metric as the harness writes names.
 
-    >>> in_harness("F1, leave one out")
-    'f1_leave_one_out'
+    >>> in_harness("leave-one-out F1")
+    'leave_one_out_f1'
     """
-    return metric.lower().replace(",", "").replace(" ", "_")
+    return metric.lower().replace("-", "_").replace(" ", "_")
 
 
 def _bits_per_byte(measured: list[tuple[float, int]]) -> float:
