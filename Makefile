@@ -45,5 +45,5 @@ $(VENV)/.demo: pyproject.toml $(VENV)/.torch
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.torch
 	@echo "installing loopt and the development tools into $(VENV)"
-	$(PIP) --editable '.[plots,hf,sweep,data,dev]'
+	$(PIP) --editable '.[plots,hf,eval,sweep,data,dev]'
 	@touch $@

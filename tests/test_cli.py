@@ -23,7 +23,7 @@ from command_line import run
 from loopt import LoopPlan, ModelConfig, __version__
 from loopt.cli import COMMANDS
 from loopt.report.drawing import human
-from loopt.reproduce.catalogue import EXPERIMENTS
+from loopt.reproduce.catalogue import EXPERIMENTS, LANGUAGE
 from loopt.reproduce.experiment import jobs_of
 from loopt.runs import Run
 from loopt.scoring import exact_match
@@ -156,7 +156,11 @@ def test_the_module_is_the_command() -> None:
         ("train --from nowhere/config.json", "nowhere/config.json: no such file"),
         ("reproduce quick --seed one", "--seed 'one'"),
         ("reproduce phop --rows 5x5", "rows=5x5: allowed 6x1 | 1x1 | 1x6 | 2x1 | 2x3 | 3x1 | 3x2"),
-        ("reproduce phop --rows 1x6 5y5", "--rows '5y5'"),
+        ("reproduce phop --rows 1x6 5y5", "rows=5y5: allowed 6x1 | 1x1 | 1x6 | 2x1 | 2x3 | 3x1 | 3x2"),
+        ("reproduce regularization --rows k4", "rows=k4: allowed 24x1 | 24x1-k4-w10 | 24x1-k6-w10"),
+        ("reproduce language --scale short", "data: Allowed --data loopt data prepare --source TEXTS"),
+        ("reproduce language --seeds 0", "seeds=0: allowed 1 to 100"),
+        ("reproduce language --data-dir nowhere", "nowhere"),
         ("reproduce igsm --seeds 0", "seeds=0: allowed 1 to 100"),
         ("reproduce addition --scale huge", "--scale 'huge'"),
         ("reproduce table", "NAME required"),
@@ -178,7 +182,9 @@ def test_what_cannot_be_done_is_refused(command: str, told: str, tmp_path: Path,
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", ["train --from bad/config.json", "eval bad", "thoughts bad", "similarity bad"])
+@pytest.mark.parametrize(
+    "command", ["train --from bad/config.json", "eval bad", "thoughts bad", "analyze similarity bad"]
+)
 def test_a_damaged_config_is_refused_in_one_line(command: str, tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "bad").mkdir()
     for text in ("", "{}", "[]", "null", "[" * 5000, "1" * 400, '{"source": NaN}', "\x80"):
@@ -188,12 +194,12 @@ def test_a_damaged_config_is_refused_in_one_line(command: str, tmp_path: Path, c
         assert re.fullmatch(r"loopt: .*\n", shown), (text[:20], shown)
 
 
-@pytest.mark.parametrize("command", ["eval", "thoughts", "similarity"])
+@pytest.mark.parametrize("command", ["eval", "thoughts", "analyze similarity"])
 def test_a_step_of_5000_digits_is_no_checkpoint(command: str, tmp_path: Path, capsys: Captured) -> None:
     train(replace(tiny_runs.TINY, steps=6), tmp_path / "run", tiny_runs.CPU)
     capsys.readouterr()
     for step in ("7" * 5000, "9" * 30, "-1", "٣"):
-        assert run(command, "run", "--checkpoint", step) == 2
+        assert run(*command.split(), "run", "--checkpoint", step) == 2
         shown = capsys.readouterr().err
         assert shown.startswith("loopt: checkpoint=")
         assert len(shown) < 200
@@ -470,16 +476,17 @@ def _hops_rows(capsys: Captured) -> list[tuple[str, ...]]:
 
 
 def test_figures_are_drawn_of_what_the_results_have(tmp_path: Path, capsys: Captured) -> None:
-    for name, extra, figure in (
-        ("igsm", {"by_difficulty": {"1 operation": 0.5, "2 operations": 0.25}}, "difficulty.png"),
-        ("loops", {"by_loops": {"1": 0.25, "6": 0.75}}, "loops.png"),
+    for name, extra, figure, others in (
+        ("igsm", {"by_difficulty": {"1 operation": 0.5, "2 operations": 0.25}}, "difficulty.png", ""),
+        ("loops", {"by_loops": {"1": 0.25, "6": 0.75}}, "loops.png", "loops.svg, "),
     ):
         for job in jobs_of(EXPERIMENTS[name], "cpu", 1):
             tests = EXPERIMENTS[name].columns_of(job.variant, "cpu")
             leave_result(job, tmp_path / "Y", dict.fromkeys(tests, 0.5), **extra)
         assert run("reproduce", name, "--scale", "cpu", "--runs", "X", "--results", "Y") == 0
         folder = tmp_path / "Y" / name / "cpu"
-        assert f"Also as table.md, table.tex, table.png, {figure} in Y/{name}/cpu\n" in capsys.readouterr().out
+        told = f"Also as table.md, table.tex, table.png, {others}{figure} in Y/{name}/cpu\n"
+        assert told in capsys.readouterr().out
         assert {path.name for path in folder.glob("*.png")} == {"table.png", figure}
         assert (folder / figure).read_bytes().startswith(b"\x89PNG")
 
@@ -487,7 +494,8 @@ def test_figures_are_drawn_of_what_the_results_have(tmp_path: Path, capsys: Capt
 def test_every_seed_of_the_paper_has_a_state(capsys: Captured) -> None:
     assert run("reproduce", "status", "--scale", "paper") == 0
     shown = capsys.readouterr().out
-    assert [shown.count(f"-seed{seed} ") for seed in range(4)] == [11 + 14 + 14 + 10 + 10 + 6 + 4, 11, 11, 0]
+    tasks, language = 11 + 14 + 14 + 10 + 10 + 6 + 4, sum(len(one.rows) for one in LANGUAGE.values())
+    assert [shown.count(f"-seed{seed} ") for seed in range(4)] == [tasks + language, 11, 11, 0]
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ NASTY = (
     *(
         "latin.json",
         "table.json",
+        "point.json",
         "run",
         "run/config.json",
         "unfinished",
@@ -64,7 +65,7 @@ TASKS = {
     "assignment": ("--depth", "--variables", "--shots", "--letters", "--largest", "--order", "--rendering"),
     "igsm": ("--modulus", "--law", "--operations", "--edges", "--levels", "--statements", "--needed"),
 }
-EXPERIMENTS = ("addition", "phop", "phop-uniform", "igsm", "igsm-even", "group", "loops")
+EXPERIMENTS = ("addition", "phop", "phop-uniform", "igsm", "igsm-even", "group", "loops", "language", "depth-scaling")
 SOURCES = (
     *("text.txt",) * 20,
     *("task:", "task:?", "task:phop", "task:phop?share=0.1", "task:phop?p=1&n=4&documents=20", "[red"),
@@ -80,9 +81,17 @@ FORMS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("train", "--from"), ("--run",)),
     (("eval", "run", "--examples", "4"), ("--loops", "--checkpoint", "--examples", "--split", "--data", "--device")),
     (("eval",), ("--loops",)),
+    (("eval", "run", "--suite", "svamp", "--data-dir", "nowhere"), ("--suite", "--limit", "--loops", "--checkpoint")),
+    (("eval", "--show-prompt", "svamp"), ("--show-prompt", "--limit")),
+    (("eval", "predict", "run", "--out", "predictions"), ("--requests", "--loops", "--checkpoint", "--hf")),
     (("thoughts", "run"), ("--input", "--index", "--position", "--loops", "--top", "--checkpoint", "--device")),
-    (("similarity", "run"), ("--apart", "--checkpoint", "--out")),
-    (("similarity",), ("--checkpoint",)),
+    (("analyze", "similarity", "run"), ("--apart", "--checkpoint", "--out")),
+    (("analyze", "similarity"), ("--checkpoint",)),
+    (("analyze", "gap", "run", "point.json", "run"), ("--metrics", "--out")),
+    (("analyze", "scaling", "run", "point.json"), ("--metrics", "--out")),
+    (("analyze", "loops", "run", "--examples", "4"), ("--loops", "--checkpoint", "--examples", "--split", "--device")),
+    (("analyze", "isoplot", "run"), ("--first", "--metric", "--suite", "--limit")),
+    (("analyze",), ("--out",)),
     (("prove", "group-composition", "--n", "3", "--inputs", "2"), ("--group", "--n", "--inputs", "--seed", "--save")),
     (("prove", "phop", "--p", "1", "--n", "8", "--inputs", "2"), ("--p", "--n", "--inputs", "--seed", "--compare")),
     (("prove", "cot", "--bits", "0"), ("--bits", "--seed")),
@@ -177,6 +186,7 @@ def leave_files(folder: Path) -> None:
         "nan": '{"source": NaN}',
         "latin": "\x80",
         "table": "[[0, 1], [1, 0]]",
+        "point": '{"plan": "2x1", "metrics": {"accuracy": 0.5}}',
     }
     for name, text in files.items():
         (folder / f"{name}.json").write_bytes(text.encode("latin-1"))

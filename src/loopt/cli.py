@@ -20,13 +20,14 @@ Looped transformers: models that think longer by running the same layers again.
   loopt reproduce quick            train three small models and see looping work (minutes, no GPU)
   loopt train PRESET [options]     train a model, or resume a run that was stopped
   loopt eval RUN [--loops 1 2 4]   measure a trained model, with any number of loops
+  loopt eval RUN --suite paper     the paper's 19 downstream tasks, also on Hugging Face models
+  loopt lm-eval ...                lm-evaluation-harness on our runs
   loopt generate RUN --prompt ...  have it write, with any number of loops
   loopt score RUN --text ...       what it makes of a text: log-probabilities, bits per byte
   loopt tasks list | show NAME     the reasoning tasks, and an instance of one
   loopt data prepare | show DIR    text to tokens that a language model trains on
   loopt thoughts RUN               what a trained model would answer after each loop
-  loopt analyze exit | cache | drafts RUN   what leaving loops early, keeping less of them, or drafting gives
-  loopt similarity RUN             how alike a run's layers are, as numbers and heatmaps
+  loopt analyze gap | scaling | …  what looping gives: % Gap, depth, loops, layers alike, early exits, caches
   loopt plan "4x(1,4,1)" [sizes]   draw a plan, with its parameters and FLOPs
   loopt prove THEOREM              the paper's theorems, as weights that are built, run and checked
 
@@ -34,8 +35,8 @@ Every command explains itself with --help. loopt --version prints the version.
 """
 
 COMMANDS = (
-    *("reproduce", "train", "eval", "generate", "score", "tasks", "data", "thoughts", "analyze", "similarity"),
-    *("plan", "prove"),
+    *("reproduce", "train", "eval", "lm-eval", "generate", "score", "tasks", "data", "thoughts", "analyze", "plan"),
+    "prove",
 )
 
 
@@ -76,5 +77,6 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if command not in COMMANDS:
         raise InputError(f"command {command!r} is not known; allowed are {', '.join(COMMANDS)}")
-    code: int = importlib.import_module(f"loopt.commands.{command}").main(arguments[1:])
+    module = importlib.import_module(f"loopt.commands.{command.replace('-', '_')}")
+    code: int = module.main(arguments[1:])
     return code

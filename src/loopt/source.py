@@ -32,6 +32,10 @@ class Codec(ABC):
     def encode(self, text: str) -> list[int]:
         """Returns the tokens of a text."""
 
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the tokens of each text."""
+        return [self.encode(text) for text in texts]
+
     @abstractmethod
     def decode(self, tokens: Sequence[int]) -> str:
         """Returns the text of tokens."""

@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from loopt.analysis import percent_gap
+from loopt.analysis.gap import Measured, gap_between
 
 scores = st.floats(-100, 100)
 
@@ -31,3 +32,38 @@ def test_the_unit_does_not_matter(looped: float, iso_param: float, iso_flop: flo
 @given(looped=scores, baseline=scores)
 def test_no_gap_no_share(looped: float, baseline: float) -> None:
     assert math.isnan(percent_gap(looped, baseline, baseline))
+
+
+def test_without_standard_errors_there_is_no_interval() -> None:
+    gap = gap_between(Measured(12.0), Measured(10.0), Measured(15.0))
+    assert gap.percent == pytest.approx(40)
+    assert (gap.interval, gap.undefined) == (None, "")
+
+
+def test_the_interval_holds_the_gap_and_grows_with_the_noise() -> None:
+    widths = []
+    for error in (0.1, 0.3, 0.9):
+        gap = gap_between(Measured(12.0, error), Measured(10.0, error), Measured(15.0, error))
+        assert gap.interval is not None
+        assert gap.interval.low < 40 < gap.interval.high
+        widths.append(gap.interval.high - gap.interval.low)
+    assert widths == sorted(widths)
+
+
+def test_at_the_ends_of_the_interval_the_looped_model_is_as_far_from_its_place_as_noise_goes() -> None:
+    looped, base, deep = Measured(12.0, 0.3), Measured(10.0, 0.5), Measured(15.0, 0.4)
+    interval = gap_between(looped, base, deep).interval
+    assert interval is not None
+    for end in interval:
+        share = end / 100
+        place = (1 - share) * base.value + share * deep.value
+        noise = math.sqrt(0.3**2 + ((1 - share) * 0.5) ** 2 + (share * 0.4) ** 2)
+        assert abs(looped.value - place) == pytest.approx(1.959964 * noise, rel=1e-6)
+
+
+def test_what_is_not_defined_is_told_in_words() -> None:
+    none = gap_between(Measured(12.0, 0.5), Measured(10.0, 0.5), Measured(10.0, 0.5))
+    assert (none.percent, none.undefined) == (None, "no gap: both baselines have 10")
+    lost = gap_between(Measured(12.0, 0.5), Measured(10.0, 0.5), Measured(11.0, 0.5))
+    assert lost.percent is None
+    assert lost.undefined == "within noise: the baselines differ by 1 ± 1.39"

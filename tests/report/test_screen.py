@@ -59,7 +59,12 @@ def test_a_run_may_be_called_anything(tmp_path: Path, monkeypatch: pytest.Monkey
         assert SHOWN in shown.out
     assert run("reproduce", "table", "phop", "--results", NAME) == 0
     assert SHOWN in capsys.readouterr().out
-    for command in (("similarity", NAME), ("eval", f"{NAME}{NAME}"), ("eval", NAME * 100), ("tasks", "show", NAME)):
+    for command in (
+        ("analyze", "similarity", NAME),
+        ("eval", f"{NAME}{NAME}"),
+        ("eval", NAME * 100),
+        ("tasks", "show", NAME),
+    ):
         assert run(*command) == 2
         assert is_refusal(capsys.readouterr().err)
 
@@ -67,7 +72,7 @@ def test_a_run_may_be_called_anything(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "command",
     [
-        *("eval", "thoughts", "similarity", "train --from", "train phop-cpu --run", "prove cot --save"),
+        *("eval", "thoughts", "analyze similarity", "train --from", "train phop-cpu --run", "prove cot --save"),
         *("prove phop --compare", "reproduce quick --out", "reproduce status --results", "tasks show group --group"),
     ],
 )

@@ -10,8 +10,9 @@ import pytest
 
 from loopt.plan import LoopPlan
 from loopt.report import sheet as sheets
-from loopt.reproduce.catalogue import EXPERIMENTS
+from loopt.reproduce.catalogue import EXPERIMENTS, LANGUAGE
 from loopt.reproduce.experiment import Scale
+from loopt.reproduce.language_table import build_language_sheets
 from loopt.reproduce.table import build_sheet
 
 ROOT = Path(__file__).parents[2]
@@ -21,13 +22,18 @@ MEASURED = sorted(path.relative_to(ROOT / "results") for path in (ROOT / "result
 @pytest.mark.parametrize("measured", MEASURED, ids=str)
 def test_a_table_is_what_its_files_give(measured: Path) -> None:
     name, scale = measured.parts
-    sheet = build_sheet(EXPERIMENTS[name], cast(Scale, scale), ROOT / "results")
+    if name in EXPERIMENTS:
+        tables = {"table": build_sheet(EXPERIMENTS[name], cast(Scale, scale), ROOT / "results")}
+    else:
+        tables = build_language_sheets(LANGUAGE[name], cast(Scale, scale), ROOT / "results")
     folder = ROOT / "results" / measured
-    assert (folder / "table.md").read_text(encoding="utf-8") == sheets.markdown(sheet)
-    assert (folder / "table.tex").read_text(encoding="utf-8") == sheets.latex(sheet)
-    assert not any("have changed since" in note for note in sheet.notes)
+    for file, sheet in tables.items():
+        assert (folder / f"{file}.md").read_text(encoding="utf-8") == sheets.markdown(sheet)
+        assert (folder / f"{file}.tex").read_text(encoding="utf-8") == sheets.latex(sheet)
+        assert not any("have changed since" in note for note in sheet.notes)
     if scale != "cpu":
-        assert sheets.markdown(sheet).strip() in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+        shown = sheets.markdown(tables["table"]).strip()
+        assert shown in (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 
 
 def test_rows_8_deep_of_igsm_even_are_compared_on_their_three_seeds() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from loopt import LoopedTransformer
 from loopt.runs import Run
-from loopt.scoring.perplexity import mean_loss, perplexity, text_loss
+from loopt.scoring.perplexity import mean_loss, perplexity, text_fit, text_loss
 from loopt.source import Split
 from loopt.text.token_data import TokenData
 from loopt.training import train
@@ -92,6 +92,17 @@ def test_measuring_needs_no_gradient() -> None:
 def test_the_loss_of_a_model_with_any_number_of_loops(split: Split, loops: int | None) -> None:
     expected = mean(losses(model(), split, loops)[:30])
     assert text_loss(model(), data(), split, 30, loops) == pytest.approx(expected, rel=1e-6)
+
+
+def test_token_accuracy_is_the_share_of_first_choices() -> None:
+    right = []
+    for row in data().read("test", range(30), LENGTH):
+        said = model()(row[None, :-1], loops=2)[0].argmax(-1)
+        right += (said == row[1:]).tolist()
+    found = text_fit(model(), data(), "test", 30, loops=2)
+    assert found.accuracy == pytest.approx(sum(right) / len(right))
+    assert 0 < sum(right) < len(right)
+    assert found.loss == text_loss(model(), data(), "test", 30, loops=2)
 
 
 @pytest.mark.parametrize("loss", [0.0, 1.5, 5.7, 1000.0])

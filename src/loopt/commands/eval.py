@@ -11,6 +11,7 @@ import tyro
 from rich.live import Live
 from rich.table import Table
 
+from loopt.analysis.loops import task_points, text_points
 from loopt.commands.parsing import checkpoint_named, parse_options
 from loopt.devices import DeviceName, pick_device
 from loopt.errors import InputError, require
@@ -19,7 +20,7 @@ from loopt.model import LoopedTransformer
 from loopt.plan import LoopPlan
 from loopt.report.screen import printable, screen
 from loopt.runs import Run
-from loopt.scoring import exact_match, perplexity, text_loss
+from loopt.scoring import perplexity
 from loopt.tasks import Task, registry
 from loopt.text.source import Text
 
@@ -33,7 +34,11 @@ class Options:
 
     loopt eval runs/phop-cpu --loops 1 2 3 4 8
 
-    For a language model this is the perplexity on held-out text.
+    For a language model this is the perplexity on held-out text. The paper's 19 downstream tasks:
+
+    loopt eval RUN --suite paper --limit 200
+
+    and their stages, one at a time: loopt eval render | predict | score. Each has a --help of its own.
     """
 
     run: tyro.conf.Positional[Path]
@@ -55,7 +60,21 @@ class Options:
     """Where to run the model."""
 
 
+SUITE = ("--suite", "--hf", "--show-prompt")
+"""Options that only the downstream tasks have."""
+STAGES = ("render", "predict", "score")
+"""Words that name a stage; a run of that name is ./render."""
+
+
 def main(arguments: list[str]) -> int:
+    if arguments and arguments[0] in STAGES:
+        from loopt.commands import eval_stages  # imported only where it is used, as commands are
+
+        return eval_stages.STAGES[arguments[0]](arguments[1:])
+    if any(word.partition("=")[0] in SUITE for word in arguments):
+        from loopt.commands import eval_suite
+
+        return eval_suite.main(arguments)
     options = parse_options(Options, arguments, "loopt eval")
     require(1 <= options.examples <= LARGEST, "examples", options.examples, f"1 to {LARGEST}", InputError)
     run = Run.load(options.run)
@@ -96,15 +115,11 @@ def _measurement(run: Run, model: LoopedTransformer, options: Options, plans: Pl
 
 def _on_task(task: Task, model: LoopedTransformer, options: Options, plans: Plans) -> Rows:
     tests = task.difficulties if options.by_difficulty else task.tests
-    for loops, plan in plans.items():
-        for name, test in tests.items():
-            score = exact_match(model, test, options.split, options.examples, loops)
-            yield plan, [name, str(score.examples), f"{score.accuracy:.2%}", f"{score.loss:.4f}"]
+    for point in task_points(model, tests, list(plans), options.split, options.examples):
+        assert point.accuracy is not None
+        yield plans[point.loops], [point.test, str(point.count), f"{point.accuracy:.2%}", f"{point.loss:.4f}"]
 
 
 def _on_text(text: Text, model: LoopedTransformer, options: Options, plans: Plans) -> Rows:
-    length = model.config.max_len
-    sequences = min(options.examples, text.tokens.sequences(options.split, length))
-    for loops, plan in plans.items():
-        loss = text_loss(model, text.tokens, options.split, sequences, loops)
-        yield plan, [f"{sequences * length:,}", f"{perplexity(loss):.3f}", f"{loss:.4f}"]
+    for point in text_points(model, text, list(plans), options.split, options.examples):
+        yield plans[point.loops], [f"{point.count:,}", f"{perplexity(point.loss):.3f}", f"{point.loss:.4f}"]

@@ -42,3 +42,5 @@ class Prediction:
     """Bytes of that answer in UTF-8, the space included."""
     shots_dropped: int
     """How many shots did not fit the model's context."""
+    tokens_cut: int = 0
+    """How many tokens of the question, its first ones, did not fit either."""

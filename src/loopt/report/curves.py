@@ -1,4 +1,4 @@
-"""Figures of accuracy: over training, by number of loops and by difficulty."""
+"""Figures of accuracy: over training and by difficulty."""
 
 from __future__ import annotations
 
@@ -61,17 +61,6 @@ def draw_curves(comparison: Comparison, chance: float, png: Path) -> str:
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     return text.getvalue()[text.getvalue().index("<svg") :]
-
-
-def draw_by_loops(curves: Mapping[str, Mapping[int, float]], trained: int, path: Path) -> None:
-    """Draws accuracy against the number of loops at inference; a line marks how many there were in training."""
-    figure, axes = _accuracy_figure(6.4, 3.6)
-    axes.axvline(trained, color="#b8bec5", linestyle="--", linewidth=1)
-    for name, curve in curves.items():
-        axes.plot(list(curve), [100 * share for share in curve.values()], marker="o", markersize=3, label=name)
-    axes.set(xlabel="loops at inference")
-    axes.legend(fontsize=8, frameon=False)
-    figure.savefig(path, dpi=140)
 
 
 def draw_by_difficulty(curves: Mapping[LoopPlan, Mapping[str, float]], path: Path) -> None:

@@ -1,37 +1,21 @@
-"""The figure of quality against loops."""
+"""The figure of quality against mean loops."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from loopt.files import explain_os_errors
-from loopt.report.curves import require_matplotlib
-
-MARKS = ("o", "s", "^", "D", "v")
+from loopt.report.figures import panels, style_of, write_figure
 
 
-def draw_exit_curve(curves: Mapping[str, Sequence[tuple[float, float]]], quality: str, path: Path) -> None:
-    """Draws a curve of (mean loops, quality) for each rule; markers tell them apart without color."""
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-    axes = figure.add_subplot()
-    for mark, (name, points) in zip(MARKS, curves.items(), strict=False):
-        ordered = sorted(points)
-        fixed = name == "fixed"
-        axes.plot(
-            [loops for loops, _ in ordered],
-            [value for _, value in ordered],
-            marker=mark,
-            linestyle="--" if fixed else "-",
-            color="#80868b" if fixed else None,
-            markersize=5,
-            label="fixed loops" if fixed else name,
-        )
+def draw_exit_curve(curves: Mapping[str, Sequence[tuple[float, float]]], quality: str, folder: Path) -> list[Path]:
+    """Draws a curve of (mean loops, quality) for each rule, as exit.svg and exit.png."""
+    figure, (axes,) = panels(1, 6.4, 4.0)
+    for index, (name, points) in enumerate(curves.items()):
+        loops, values = zip(*sorted(points), strict=True)
+        label = "fixed loops" if name == "fixed" else name
+        axes.plot(loops, values, markersize=5, label=label, **style_of(index))
     axes.set(xlabel="mean loops of a decoded token", ylabel=quality)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
-    with explain_os_errors(f"write {path}"):
-        figure.savefig(path, dpi=140)
+    axes.legend(frameon=False, handlelength=3.5)
+    return write_figure(figure, folder, "exit")

@@ -2,36 +2,51 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
-from loopt.files import explain_os_errors
 from loopt.report.curves import require_matplotlib
+from loopt.report.figures import write_figure
+
+READABLE = 8  # layers whose cosines still fit into their cells as numbers
 
 
-def draw_heatmaps(matrices: Mapping[str, Tensor], path: Path) -> None:
-    """Draws a heatmap [L, L] for each parameter group, all on the scale from -1 to 1, so that they can be compared."""
+def draw_heatmaps(runs: Mapping[str, Mapping[str, Tensor]], folder: Path) -> list[Path]:
+    """Draws a row of heatmaps [L, L] for each run, one for each parameter group, as similarity.svg and similarity.png.
+    All are on the scale from -1 to 1, dark where layers are alike, so that they can be compared."""
     require_matplotlib()
     from matplotlib.figure import Figure
 
-    columns = min(4, len(matrices))
-    rows = math.ceil(len(matrices) / columns)
-    figure = Figure(figsize=(2.4 * columns + 0.8, 2.5 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False).flatten()
-    for axes, (group, matrix) in zip(panels, matrices.items(), strict=False):
-        image = axes.imshow(matrix.numpy(), vmin=-1, vmax=1, cmap="RdBu_r")
-        axes.set_title(group, fontsize=10)
-        axes.set(xticks=_ticks(len(matrix)), yticks=_ticks(len(matrix)))
-        axes.tick_params(labelsize=7)
-    for axes in panels[len(matrices) :]:
-        axes.set_visible(False)
-    figure.colorbar(image, ax=list(panels), shrink=0.7, label="cosine")
+    groups = list(dict.fromkeys(group for matrices in runs.values() for group in matrices))
+    figure = Figure(figsize=(1.9 * len(groups) + 1.2, 2.2 * len(runs) + 0.3), layout="constrained")
+    grid = figure.subplots(len(runs), len(groups), squeeze=False)
+    for row, (name, matrices) in zip(grid, runs.items(), strict=True):
+        row[0].set_ylabel(name, fontsize=9)
+        for axes, group in zip(row, groups, strict=True):
+            if group not in matrices:  # only some models have a gate
+                axes.set_axis_off()
+                continue
+            matrix = matrices[group]
+            image = axes.imshow(matrix.numpy(), vmin=-1, vmax=1, cmap="Greys")
+            axes.set_title(group, fontsize=9)
+            axes.set(xticks=_ticks(len(matrix)), yticks=_ticks(len(matrix)))
+            axes.tick_params(labelsize=7)
+            if len(matrix) <= READABLE:
+                _write_numbers(axes, matrix)
+    figure.colorbar(image, ax=list(grid.flat), shrink=0.8, label="cosine")
     figure.supxlabel("layer", fontsize=9)
-    with explain_os_errors(f"write {path}"):
-        figure.savefig(path, dpi=140)
+    return write_figure(figure, folder, "similarity")
+
+
+def _write_numbers(axes: Any, matrix: Tensor) -> None:
+    written = {"ha": "center", "va": "center", "fontsize": min(8, 34 / len(matrix))}
+    written["in_layout"] = False  # they are inside their cells, and measuring each takes long
+    for i, row in enumerate(matrix.tolist()):
+        for j, cosine in enumerate(row):
+            axes.text(j, i, f"{cosine:.2f}", color="white" if cosine > 0.2 else "black", **written)
 
 
 def _ticks(layers: int) -> list[int]:

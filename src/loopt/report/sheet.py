@@ -19,7 +19,18 @@ from loopt.report.drawing import human
 
 DETAILS = ("% gap", "seeds", "parameters", "FLOPs", "steps", "to 99%", "seconds")
 PANELS_SIDE_BY_SIDE = 4
-LATEX = str.maketrans({"%": r"\%", "⊗": r"$\otimes$", "×": r"$\times$", "&": r"\&", "_": r"\_", "#": r"\#"})
+LATEX = str.maketrans(
+    {
+        "%": r"\%",
+        "⊗": r"$\otimes$",
+        "×": r"$\times$",
+        "&": r"\&",
+        "_": r"\_",
+        "#": r"\#",
+        "λ": r"$\lambda$",
+        "ℓ": r"$\ell$",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -35,15 +46,17 @@ class Cell:
     paper: float | None
     comparable: bool = True
     """Whether both measure the same thing, so that their difference means something."""
+    digits: int = 1
+    """How many to show behind the point."""
 
     @classmethod
-    def of(cls, values: Sequence[float | None], paper: float | None, comparable: bool = True) -> Cell:
+    def of(cls, values: Sequence[float | None], paper: float | None, comparable: bool = True, digits: int = 1) -> Cell:
         """Returns the cell of a number with its value for each seed."""
         known = [value for value in values if value is not None]
         low, high = (min(known), max(known)) if len(known) > 1 else (None, None)
-        return cls(fmean(known) if known else None, low, high, paper, comparable)
+        return cls(fmean(known) if known else None, low, high, paper, comparable, digits)
 
-    def text(self, digits: int = 1) -> str:
+    def text(self, digits: int | None = None) -> str:
         """Returns our number, its range, and in brackets the paper's and the difference of the two as shown.
 
         >>> Cell.of([99.76], 99.9).text(), Cell.of([99.9], 99.9, comparable=False).text(), Cell.of([], 99.9).text()
@@ -51,6 +64,7 @@ class Cell:
         >>> Cell.of([99.0, 100.0], 99.9).text()
         '99.5 [99.0 to 100.0] (99.9, -0.4)'
         """
+        digits = self.digits if digits is None else digits
         ours = "-" if self.ours is None else f"{self.ours:.{digits}f}"
         shown = ours if self.low is None else f"{ours} [{self.low:.{digits}f} to {self.high:.{digits}f}]"
         if self.paper is None:
@@ -79,6 +93,8 @@ class Line:
     """The step at which each run first had 99% on validation; None where it never did."""
     seconds: float | None
     """Seconds of all runs together."""
+    derived: bool = False
+    """Whether it is computed from other lines, such as a gap of each column, and no model of its own."""
 
     @property
     def accuracies(self) -> list[str]:
@@ -120,19 +136,34 @@ class Sheet:
     columns: list[str]
     lines: list[Line]
     notes: list[str]
+    details: tuple[str, ...] = DETAILS
+    """Which of DETAILS to show."""
+    tops: tuple[float, ...] = ()
+    """The end of each column's axis in a figure; 100, of percents, unless given."""
+    unit: str = "accuracy, %"
+    """What the figure shows."""
 
     @property
     def header(self) -> list[str]:
-        return ["model", *self.columns, *DETAILS]
+        return ["model", *self.columns, *self.details]
+
+    def details_of(self, line: Line) -> list[str]:
+        """Returns the texts of a line's details."""
+        return [text for name, text in zip(DETAILS, line.details, strict=True) if name in self.details]
+
+    def texts_of(self, line: Line) -> list[str]:
+        """Returns the texts of a line, one for each column of the header."""
+        return [line.name, *line.accuracies, *self.details_of(line)]
 
 
 def terminal(sheet: Sheet) -> RenderableType:
     """Returns two tables, accuracies and details: a terminal of 80 columns has no room for both side by side."""
-    accuracies, details = _table(sheet.columns), _table(DETAILS)
+    accuracies, details = _table(sheet.columns), _table(sheet.details)
     for line in sheet.lines:
-        style = "cyan" if line.looped else ""
+        style = "dim" if line.derived else "cyan" if line.looped else ""
         accuracies.add_row(line.name, *map(_stacked, line.accuracies), style=style)
-        details.add_row(line.name, *line.details, style=style)
+        if not line.derived:
+            details.add_row(line.name, *sheet.details_of(line), style=style)
     title, notes = Text(f"{sheet.title}\n", style="bold"), Text("\n".join(sheet.notes), style="dim")
     return Group(title, accuracies, Text(), details, Text(), notes)
 
@@ -154,7 +185,7 @@ def markdown(sheet: Sheet) -> str:
     rows = [
         "| " + " | ".join(sheet.header) + " |",
         "|---|" + "--:|" * (len(sheet.header) - 1),
-        *("| " + " | ".join(line.texts) + " |" for line in sheet.lines),
+        *("| " + " | ".join(sheet.texts_of(line)) + " |" for line in sheet.lines),
     ]
     return f"**{sheet.title}**\n\n" + "\n".join(rows) + "\n\n" + " ".join(sheet.notes) + "\n"
 
@@ -174,7 +205,7 @@ def latex(sheet: Sheet) -> str:
             r"\toprule",
             row(sheet.header),
             r"\midrule",
-            *(row(line.texts) for line in sheet.lines),
+            *(row(sheet.texts_of(line)) for line in sheet.lines),
             r"\bottomrule",
             r"\end{tabular}",
             r"\end{table}",
@@ -188,32 +219,36 @@ def draw(sheet: Sheet, path: Path) -> None:
     require_matplotlib()
     from matplotlib.figure import Figure
 
+    lines = [line for line in sheet.lines if not line.derived]
     wide = min(len(sheet.columns), PANELS_SIDE_BY_SIDE)
     high = math.ceil(len(sheet.columns) / wide)
-    size = 1.2 + 2.8 * wide, 0.6 + high * (0.5 + 0.34 * len(sheet.lines))
+    size = 1.2 + 2.8 * wide, 0.6 + high * (0.5 + 0.34 * len(lines))
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(high, wide, sharey=True, squeeze=False)
-    places = range(len(sheet.lines))
-    colours = ["#1769aa" if line.looped else "#b8bec5" for line in sheet.lines]
+    places = range(len(lines))
+    colours = ["#1769aa" if line.looped else "#b8bec5" for line in lines]
     tick = {"linestyle": "", "marker": "|", "markersize": 13, "markeredgewidth": 2, "color": "#c77700"}
-    for index, (axes, column) in enumerate(zip(panels.flat, sheet.columns, strict=False)):
-        cells = [line.cells[index] for line in sheet.lines]
+    tops = sheet.tops or (100.0,) * len(sheet.columns)
+    for index, (axes, column, top) in enumerate(zip(panels.flat, sheet.columns, tops, strict=False)):
+        cells = [line.cells[index] for line in lines]
         axes.barh(places, [cell.ours or 0.0 for cell in cells], color=colours, height=0.62)
         for place, cell in enumerate(cells):
             if cell.low is not None:
                 axes.plot([cell.low, cell.high], [place, place], color="#202124", linewidth=1.2)
-            text = "-" if cell.ours is None else f"{cell.ours:.1f}"  # a bar of length 0 may be measured or missing
-            axes.text(120, place, text, ha="right", va="center", color="#444444", fontsize=9)
+            # a bar of length 0 may be measured or missing
+            text = "-" if cell.ours is None else f"{cell.ours:.{cell.digits}f}"
+            axes.text(1.2 * top, place, text, ha="right", va="center", color="#444444", fontsize=9)
         paper = [(cell.paper, place) for place, cell in enumerate(cells) if cell.paper is not None]
         if paper:  # no line at all, drawn outside the panel, would take all the room
             axes.plot(*zip(*paper, strict=True), clip_on=False, **tick)
         axes.set_title(column, fontsize=11)
-        axes.set(xlim=(0, 120), xticks=(0, 25, 50, 75, 100))
+        axes.set(xlim=(0, 1.2 * top), xticks=[top * quarter / 4 for quarter in range(5)])
+        axes.xaxis.set_major_formatter("{x:g}")
         axes.spines[["top", "right"]].set_visible(False)
     for axes in panels.flat[len(sheet.columns) :]:
         axes.set_axis_off()
-    panels[0, 0].set_yticks(places, [line.name for line in sheet.lines])
+    panels[0, 0].set_yticks(places, [line.name for line in lines])
     panels[0, 0].invert_yaxis()
     has_paper = any(cell.paper is not None for line in sheet.lines for cell in line.cells)
-    figure.supxlabel("accuracy, % (bar: ours, tick: the paper's)" if has_paper else "accuracy, %", fontsize=10)
+    figure.supxlabel(f"{sheet.unit} (bar: ours, tick: the paper's)" if has_paper else sheet.unit, fontsize=10)
     figure.savefig(path, dpi=160)

@@ -6,10 +6,15 @@ from loopt.reproduce.addition import addition
 from loopt.reproduce.experiment import Experiment
 from loopt.reproduce.group import group
 from loopt.reproduce.igsm import igsm
+from loopt.reproduce.language import language_experiments
 from loopt.reproduce.loops import loops
 from loopt.reproduce.phop import phop
+
+LANGUAGE: dict[str, Experiment] = language_experiments()
+"""Those of language models, which need text to train on."""
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (addition, phop("planted"), phop("uniform"), igsm("light"), igsm("even"), group, loops)
 }
+"""Those of models that learn a task."""

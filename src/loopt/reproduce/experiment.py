@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,14 +13,13 @@ from loopt.errors import RunError
 from loopt.files import explain_os_errors, read_json, write_atomically
 from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
+from loopt.reproduce.measurement import Measurement
+from loopt.reproduce.task_measurement import TaskMeasurement
 from loopt.runs import OptimizerConfig, TrainConfig
+from loopt.runs.config import RegularizerConfig
 from loopt.tasks import Task
 
 Scale = Literal["cpu", "short", "paper"]
-
-WORDS = ("finished", "config", "source", "hardware", "torch", "loopt")
-NUMBERS = ("step", "parameters", "flops", "seconds")
-"""What every result has, besides its accuracies."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,26 @@ class Row:
 
     plan: LoopPlan
     paper: dict[str, float]
+    regularizer: RegularizerConfig = field(default_factory=RegularizerConfig)
+    recipe: str = ""
+    """Names another way of training than the other rows', for an experiment that has such."""
+
+    @property
+    def name(self) -> str:
+        """Returns the row's name among files: its plan, such as 4x1-4-1, its regularizer, 24x1-k4-w10, its recipe."""
+        parts, pull = [re.sub("[^0-9x]+", "-", str(self.plan)).replace("x-", "x").strip("-")], self.regularizer
+        if pull.active:
+            parts += [f"k{pull.block}", f"w{pull.weight:g}", *([pull.kind] if pull.kind != "cosine" else [])]
+        return "-".join([*parts, *([self.recipe] if self.recipe else [])])
+
+    @property
+    def label(self) -> str:
+        """Returns the row's name in a table."""
+        name = f"{'Loop' if self.looped else 'Base'} {self.plan.typography}"
+        if self.regularizer.active:
+            name = f"k={self.regularizer.block}, λ={self.regularizer.weight:g}"
+            name += "" if self.regularizer.kind == "cosine" else ", ℓ2"
+        return f"{name}, {self.recipe}" if self.recipe else name
 
     @property
     def looped(self) -> bool:
@@ -46,13 +66,23 @@ class Experiment:
     columns_of: Callable[[str, Scale], dict[str, str]]
     """variant, scale -> the column that each test of the run's task fills."""
     configure: Callable[[LoopPlan, str, Scale], TrainConfig]
-    """plan, variant, scale -> the config of the run, but for its seed."""
+    """plan, variant or the row's recipe, scale -> the config of the run, but for its seed and regularizer."""
     small: dict[str, str]
     """Headings of the columns at scale cpu, where tasks are smaller; the paper's column stands in brackets."""
     loops_to_test: tuple[int, ...] = ()
     """Numbers of loops to test every finished model with, besides its own."""
     best_of: int = 1
     """The paper reports the best of so many seeds."""
+    measurement: Measurement = field(default_factory=TaskMeasurement)
+    """What is measured of a finished run, and how its result file is read."""
+    folder: str = ""
+    """Where runs and results are; experiments that share rows share a folder. The experiment's name unless given."""
+    comparable: tuple[Scale, ...] = ("short", "paper")
+    """The scales at which the paper's numbers measure the same thing as ours."""
+
+    def __post_init__(self) -> None:
+        if not self.folder:
+            object.__setattr__(self, "folder", self.name)
 
     def columns(self, scale: Scale) -> list[str]:
         return [column for variant in self.variants for column in self.columns_of(variant, scale).values()]
@@ -93,15 +123,21 @@ class Job:
     def name(self) -> str:
         """Returns the name of the run's directory and of its result file."""
         variant = f"-{self.variant}" if self.variant else ""
-        return f"{self.row.plan}{variant}-seed{self.seed}"
+        return f"{self.row.name}{variant}-seed{self.seed}"
 
     @property
     def config(self) -> TrainConfig:
         """Returns the config of the run, with its seed."""
-        return replace(self.experiment.configure(self.row.plan, self.variant, self.scale), seed=self.seed)
+        config = self.experiment.configure(self.row.plan, self.variant or self.row.recipe, self.scale)
+        return replace(config, seed=self.seed, regularizer=self.row.regularizer)
+
+    @property
+    def tests(self) -> dict[str, str]:
+        """Returns the column that each test of the run fills."""
+        return self.experiment.columns_of(self.variant, self.scale)
 
     def result_path(self, results: Path) -> Path:
-        return results / self.experiment.name / self.scale / f"{self.name}.json"
+        return results / self.experiment.folder / self.scale / f"{self.name}.json"
 
     def read_result(self, results: Path) -> dict[str, Any] | None:
         """Returns the run's result file, or None where there is none; raises a RunError where it is damaged."""
@@ -110,50 +146,17 @@ class Job:
             return None
         try:
             found: dict[str, Any] = read_json(path)
-            for wrong in self._wrong_fields(found):
+            for wrong in self.experiment.measurement.wrong_fields(found, self.tests):
                 raise RunError(f"{path}: not a result of this row, by its {wrong}")
         except RunError as error:
             raise RunError(f"{error}; delete it to measure the row again") from None
         return found
-
-    def _wrong_fields(self, found: Any) -> Iterator[str]:
-        """Yields the fields that tables need and the file does not have, or not as they should be."""
-        result = found.get("result") if isinstance(found, dict) else None
-        if not isinstance(result, dict):
-            yield "result"
-            return
-        yield from (name for name in WORDS if not isinstance(result.get(name), str))
-        yield from (name for name in NUMBERS if not _is_number(result.get(name), 0, 2**63))
-        if not _is_number(result.get("accuracy"), 0, 1):
-            yield "accuracy"
-        tests = self.experiment.columns_of(self.variant, self.scale).keys()
-        if not (_are_shares(result.get("accuracies")) and result["accuracies"].keys() >= tests):
-            yield "accuracies"  # one of an older config may have others
-        curve = found.get("curve")
-        if not (isinstance(curve, list) and all(map(_is_point, curve))):
-            yield "curve"
-        yield from (name for name in ("by_loops", "by_difficulty") if not _are_shares(found.get(name, {})))
-        if not all(loops.isdecimal() and len(loops) < 19 for loops in found.get("by_loops", {})):
-            yield "by_loops"
 
     def write_result(self, results: Path, result: dict[str, Any]) -> None:
         path = self.result_path(results)
         with explain_os_errors(f"write {path}"):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(result, indent=1) + "\n")
-
-
-def _is_number(value: Any, least: float, most: float) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
-
-
-def _are_shares(value: Any) -> bool:
-    return isinstance(value, dict) and all(_is_number(share, 0, 1) for share in value.values())
-
-
-def _is_point(value: Any) -> bool:
-    """Tells whether this is a point of a curve: step, accuracy on validation, seconds."""
-    return isinstance(value, list) and len(value) == 3 and all(map(_is_number, value, (0, 0, 0), (2**63, 1, 2**63)))
 
 
 def jobs_of(experiment: Experiment, scale: Scale, seeds: int) -> list[Job]:
@@ -164,9 +167,3 @@ def jobs_of(experiment: Experiment, scale: Scale, seeds: int) -> list[Job]:
         for row in experiment.rows
         for variant in experiment.variants
     ]
-
-
-def describe_finished(result: dict[str, Any]) -> str:
-    """Returns in words when a run was finished, by which code, and its accuracy."""
-    code = f"loopt {result['loopt']} (source {result['source']})"
-    return f"finished {result['finished']} by {code}, accuracy {result['accuracy']:.1%}"

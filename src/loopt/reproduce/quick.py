@@ -14,7 +14,7 @@ from loopt.plan import LoopPlan
 from loopt.report.comparison import Comparison, TrainedModel
 from loopt.report.curves import draw_curves, require_matplotlib
 from loopt.report.page import Solved, render_page
-from loopt.reproduce.experiment import describe_finished
+from loopt.reproduce.task_measurement import TaskMeasurement
 from loopt.runs import Run, TrainConfig
 from loopt.scoring import exact_match
 from loopt.tasks import IGNORE, Task
@@ -50,7 +50,7 @@ def quick(base: TrainConfig, out: Path, session: Session, say: Callable[[str], N
         if not outcome.finished or outcome.signal:
             return outcome
         if outcome.reason == "already finished":
-            say(f"{plan.typography}: found in {directory}, {describe_finished(outcome.result)}")
+            say(f"{plan.typography}: found in {directory}, {TaskMeasurement().describe_finished(outcome.result)}")
         trained[role] = _trained_model(plan, outcome.result, Run.load(directory))
     comparison = Comparison(**trained)
     chance = 1 / (base.source.vocab_size - 1)  # ⊥ is never the answer to a planted instance

@@ -142,7 +142,8 @@ def _watch(
                 say(f"{job.name}: lost its worker more than {RETRIES} times ({kind}), saved at step {step}")
                 continue
             if outcome.finished:
-                say(f"{job.name}: {outcome.reason} at step {outcome.step}, accuracy {outcome.result['accuracy']:.1%}")
+                shown = job.experiment.measurement.shown(outcome.result)
+                say(f"{job.name}: {outcome.reason} at step {outcome.step}, {shown}")
             else:
                 outcome = _by_our_signal(outcome, caught)
                 stopped.append(outcome)

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import torch
 from rich.progress import Progress
 
 from loopt.devices import pick_device
 from loopt.errors import InputError
-from loopt.reproduce.experiment import Job, describe_finished
-from loopt.runs import Run, checkpoint, codec
-from loopt.scoring import mean_score, score_each
-from loopt.tasks import Task
-from loopt.training import DivergedError, Outcome, Session, train, train_stepwise
+from loopt.reproduce.experiment import Job
+from loopt.runs import Run, checkpoint
+from loopt.training import DivergedError, Outcome, Session, train_stepwise
 from loopt.training.clock import SharedClock
 from loopt.training.progress import ProgressLine, progress_display
 from loopt.training.signals import catch_signals, stopped_by
-
-MOST_EXAMPLES = 8192  # for each number of loops, and for each difficulty
 
 
 @dataclass(frozen=True)
@@ -35,7 +29,7 @@ class Folders:
     """Where the result files go. What is finished there is not trained again."""
 
     def run_of(self, job: Job) -> Path:
-        return self.runs / job.experiment.name / job.scale / job.name
+        return self.runs / job.experiment.folder / job.scale / job.name
 
 
 def unfinished(jobs: Sequence[Job], folders: Folders, say: Callable[[str], None]) -> list[Job]:
@@ -46,7 +40,8 @@ def unfinished(jobs: Sequence[Job], folders: Folders, say: Callable[[str], None]
         if found is None:
             waiting.append(job)
         else:
-            say(f"{job.name}: found in {job.result_path(folders.results)}, {describe_finished(found['result'])}")
+            told = job.experiment.measurement.describe_finished(found["result"])
+            say(f"{job.name}: found in {job.result_path(folders.results)}, {told}")
     return waiting
 
 
@@ -104,8 +99,7 @@ class _Sweep:
 
     def _start(self, job: Job) -> None:
         """Starts a job with its first step, which builds and compiles the model: what time is left is known then."""
-        directory, callbacks = self.folders.run_of(job), [ProgressLine(self.display, job.name)]
-        steps = train_stepwise(job.config, directory, self.session, self.clock, self.caught, callbacks)
+        steps = _train_and_measure(job, self.folders, self.session, self.clock, self.caught, self.display)
         self.active[job.name] = job, steps
         self.clock.seconds_each(len(self.active))
         self._step(job, steps)
@@ -123,8 +117,8 @@ class _Sweep:
             return
         del self.active[job.name]
         if outcome.finished:
-            _save_result(job, self.folders, self.session)
-            self.say(f"{job.name}: {outcome.reason} at step {outcome.step}, accuracy {outcome.result['accuracy']:.1%}")
+            shown = job.experiment.measurement.shown(outcome.result)
+            self.say(f"{job.name}: {outcome.reason} at step {outcome.step}, {shown}")
         else:
             self.say(f"{job.name}: {outcome.reason}, saved at step {outcome.step}")
         if (not outcome.finished or outcome.signal) and self.stopped is None:
@@ -132,57 +126,51 @@ class _Sweep:
 
 
 def run_job(job: Job, folders: Folders, session: Session) -> Outcome:
-    """Trains one job, and saves its result when it is finished."""
-    outcome = train(job.config, folders.run_of(job), session, label=job.name)
-    if outcome.finished:
-        _save_result(job, folders, session)
-    return outcome
+    """Trains and measures one job, and saves its result when it is finished."""
+    with catch_signals() as caught, progress_display(session.progress) as display:
+        steps = _train_and_measure(job, folders, session, SharedClock(), caught, display)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                outcome: Outcome = end.value
+                return outcome
 
 
-def _save_result(job: Job, folders: Folders, session: Session) -> None:
-    """Tests a finished run further where the experiment asks for it, and writes its result file."""
-    run = Run.load(folders.run_of(job))
-    further = _further_tests(run, job.experiment.loops_to_test, pick_device(session.device))
-    job.write_result(folders.results, _result_of(job, run) | further)
-
-
-def _further_tests(run: Run, loops: Sequence[int], device: torch.device) -> dict[str, dict[str, float]]:
-    """Returns the accuracy of the best checkpoint by number of loops, and by difficulty of its task."""
-    task, further = run.config.source, {}
-    assert isinstance(task, Task)
-    if not (loops or task.difficulties):
-        return {}
-    model = run.load_model("best").to(device)
-    examples = min(run.config.test_examples, MOST_EXAMPLES)
-    if loops:
-        scores = {n: score_each(model, task.tests, "test", examples, n) for n in loops}
-        further["by_loops"] = {str(n): mean_score(score).accuracy for n, score in scores.items()}
-    if task.difficulties:
-        graded = score_each(model, task.difficulties, "test", examples)
-        further["by_difficulty"] = {name: score.accuracy for name, score in graded.items()}
-    return further
-
-
-def _result_of(job: Job, run: Run) -> dict[str, Any]:
-    """Returns what tables and figures need of a finished run."""
-    evaluations = (line for line in run.read_metrics() if "validation_accuracy" in line)
-    return {
-        "experiment": job.experiment.name,
-        "scale": job.scale,
-        "plan": str(job.row.plan),
-        "variant": job.variant,
-        "seed": job.seed,
-        "result": run.read_result(),
-        "curve": [[line["step"], line["validation_accuracy"], round(line["seconds"], 1)] for line in evaluations],
-        "config": codec.to_json(run.config),
-    }
+def _train_and_measure(
+    job: Job, folders: Folders, session: Session, clock: SharedClock, caught: list[int], display: Progress
+) -> Generator[None, None, Outcome]:
+    """Trains a job, measures it and writes its result file; yields after every step and every part of measuring, so
+    that jobs can take turns. A time limit or a signal stops it at any of these."""
+    directory, measurement = folders.run_of(job), job.experiment.measurement
+    session = replace(session, keep=(*session.keep, *measurement.steps_to_keep(job)))
+    line = ProgressLine(display, job.name)
+    outcome = yield from train_stepwise(job.config, directory, session, clock, caught, [line])
+    if not outcome.finished:
+        return outcome
+    run = Run.load(directory)
+    measuring = measurement.measure(job, run, pick_device(session.device))
+    while True:
+        try:
+            line.measured(next(measuring), outcome.step)
+        except StopIteration as end:
+            job.write_result(folders.results, measurement.fields_of_run(job, run) | end.value)
+            measurement.after_writing(run, job.result_path(folders.results))
+            return outcome
+        if caught or clock.out_of_time(session.time_limit):
+            measuring.close()
+            number = caught[0] if caught else None
+            reason = stopped_by(number) if number else "time limit"
+            return Outcome(False, outcome.step, f"{reason} while measuring", signal=number)
+        yield
 
 
 def status_of(job: Job, folders: Folders) -> str:
     """Returns the status of a job: finished and when, step 1200 of 6000, or missing."""
     found = job.read_result(folders.results)
     if found is not None:
-        return f"finished {found['result']['finished'][:10]}, accuracy {found['result']['accuracy']:.1%}"
+        result = found["result"]
+        return f"finished {result['finished'][:10]}, {job.experiment.measurement.shown(result)}"
     step = saved_step(job, folders)
     return f"step {step} of {job.config.steps}" if step else "missing"
 

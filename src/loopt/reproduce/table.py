@@ -16,7 +16,6 @@ from loopt.analysis import percent_gap
 from loopt.plan import LoopPlan
 from loopt.report.sheet import Cell, Line, Sheet
 from loopt.reproduce.experiment import Experiment, Job, Row, Scale, jobs_of
-from loopt.runs import codec
 
 MOST_SEEDS = 100
 SOLVED = 0.99
@@ -35,7 +34,8 @@ def by_loops(experiment: Experiment, scale: Scale, results: Path) -> dict[str, d
 def by_difficulty(experiment: Experiment, scale: Scale, results: Path) -> dict[LoopPlan, dict[str, float]]:
     """Returns accuracy by difficulty, the mean over the seeds that the table shows; for rows of one run a seed."""
     curves = {}
-    for plan, row in TableResults.read(experiment, scale, results).rows.items():
+    measured = TableResults.read(experiment, scale, results)
+    for plan, row in ((row.plan, measured.rows[row.name]) for row in experiment.rows):
         if len(row.shown) == 1 and all("by_difficulty" in run for run in row.runs):
             names = [
                 name for name in row.runs[0]["by_difficulty"] if all(name in run["by_difficulty"] for run in row.runs)
@@ -48,18 +48,15 @@ def build_sheet(experiment: Experiment, scale: Scale, results: Path) -> Sheet:
     """Returns the table from the result files alone; rows that are not measured yet have no numbers of ours."""
     columns = experiment.columns(scale)
     measured = TableResults.read(experiment, scale, results)
-    means = {
-        plan: {column: fmean(values) for column, values in row.columns.items()} for plan, row in measured.rows.items()
-    }
-    paper = {row.plan: row.paper for row in experiment.rows}
+    means, paper = measured.means, {row.name: row.paper for row in experiment.rows}
     lines = []
     for row in experiment.rows:
-        ours, comparable = measured.rows[row.plan], scale != "cpu"
-        gap = Cell.of([_gap(row.plan, columns, means)], _gap(row.plan, columns, paper), comparable)
+        ours, comparable = measured.rows[row.name], scale in experiment.comparable
+        gap = Cell.of([_gap(row, columns, means)], _gap(row, columns, paper), comparable)
         runs = ours.runs
         lines.append(
             Line(
-                name=f"{'Loop' if row.looped else 'Base'} {row.plan.typography}",
+                name=row.label,
                 looped=row.looped,
                 parameters=runs[0]["result"]["parameters"] if runs else None,
                 flops=runs[0]["result"]["flops"] if runs else None,
@@ -92,6 +89,8 @@ class RowResults:
     """Accuracies of those in %, by column."""
     outdated: list[str]
     """Runs whose config is no longer the experiment's."""
+    strangers: list[str]
+    """Runs left out, since they were trained on other tokens than the first row's, or in another order."""
 
     @property
     def runs(self) -> list[dict[str, Any]]:
@@ -103,46 +102,65 @@ class RowResults:
 class TableResults:
     """The results of a table."""
 
-    rows: dict[LoopPlan, RowResults]
+    rows: dict[str, RowResults]
+    """By the name of the row."""
     seeds: dict[str, list[int]]
     """The seeds that all measured rows share, by variant; empty where they share none."""
+
+    @property
+    def means(self) -> dict[str, dict[str, float]]:
+        """Returns the mean over seeds, by row and column."""
+        return {
+            name: {column: fmean(values) for column, values in row.columns.items()} for name, row in self.rows.items()
+        }
 
     @classmethod
     def read(cls, experiment: Experiment, scale: Scale, results: Path) -> TableResults:
         """Reads the result files of all rows."""
-        found = {row.plan: _results_of(experiment, scale, row, results) for row in experiment.rows}
+        tokens: dict[tuple[str, int], str] = {}
+        found = {row.name: _results_of(experiment, scale, row, results, tokens) for row in experiment.rows}
         seeds = {
-            variant: _shared_seeds(every[variant] for every, _ in found.values()) for variant in experiment.variants
+            variant: _shared_seeds(every[variant] for every, _, _ in found.values()) for variant in experiment.variants
         }
         rows = {}
-        for plan, (every, outdated) in found.items():
-            shown, columns = {}, {}
+        for name, (every, outdated, strangers) in found.items():
+            shown: dict[str, list[dict[str, Any]]] = {}
+            columns: dict[str, list[float]] = {}
             for variant, by_seed in every.items():
                 # Rows that share no seed cannot be compared; then each shows what it has.
                 chosen = [by_seed[seed] for seed in seeds[variant] or by_seed if seed in by_seed]
                 if chosen:
                     shown[variant] = chosen
+                    values = [experiment.measurement.values(run) for run in chosen]
                     for test, column in experiment.columns_of(variant, scale).items():
-                        columns[column] = [100 * run["result"]["accuracies"][test] for run in chosen]
-            rows[plan] = RowResults(every, shown, columns, outdated)
+                        if all(test in of_run for of_run in values):
+                            columns[column] = [of_run[test] for of_run in values]
+            rows[name] = RowResults(every, shown, columns, outdated, strangers)
         return cls(rows, seeds)
 
 
 def _results_of(
-    experiment: Experiment, scale: Scale, row: Row, results: Path
-) -> tuple[dict[str, dict[int, dict[str, Any]]], list[str]]:
-    """Returns all results of a row, by variant and seed, and the names of those with an outdated config."""
+    experiment: Experiment, scale: Scale, row: Row, results: Path, tokens: dict[tuple[str, int], str]
+) -> tuple[dict[str, dict[int, dict[str, Any]]], list[str], list[str]]:
+    """Returns all results of a row, by variant and seed, the names of those with an outdated config, and of those that
+    are left out. ``tokens`` has what the rows before were trained on, by variant and seed, and gets what is new."""
     every: dict[str, dict[int, dict[str, Any]]] = {variant: {} for variant in experiment.variants}
-    outdated = []
+    measurement = experiment.measurement
+    outdated, strangers = [], []
     for variant in experiment.variants:
         for seed in range(MOST_SEEDS):
             job = Job(experiment, scale, row, variant, seed)
             result = job.read_result(results)
-            if result is not None:
-                every[variant][seed] = result
-                if result["result"]["config"] != codec.fingerprint(job.config.resolved()):
-                    outdated.append(job.name)
-    return every, outdated
+            if result is None:
+                continue
+            trained_on = measurement.tokens(result)
+            if tokens.setdefault((variant, seed), trained_on) != trained_on:
+                strangers.append(job.name)
+                continue
+            every[variant][seed] = result
+            if not measurement.is_current(job.config, result):
+                outdated.append(job.name)
+    return every, outdated, strangers
 
 
 def _shared_seeds(by_row: Iterable[dict[int, Any]]) -> list[int]:
@@ -151,11 +169,11 @@ def _shared_seeds(by_row: Iterable[dict[int, Any]]) -> list[int]:
     return sorted(set.intersection(*measured)) if measured else []
 
 
-def _gap(plan: LoopPlan, columns: Sequence[str], values: dict[LoopPlan, dict[str, float]]) -> float | None:
+def _gap(row: Row, columns: Sequence[str], values: dict[str, dict[str, float]]) -> float | None:
     """Returns the % gap of a looped row, by the mean over the columns; None where a number is missing."""
-    if plan.depth == plan.distinct_layers:
+    if not row.looped:
         return None
-    rows = [values.get(one, {}) for one in (plan, plan.iso_param, plan.iso_flop)]
+    rows = [values.get(name, {}) for name in (row.name, str(row.plan.iso_param), str(row.plan.iso_flop))]
     if any(column not in row for row in rows for column in columns):
         return None
     looped, iso_param, iso_flop = (sum(row[column] for column in columns) / len(columns) for row in rows)
@@ -176,6 +194,12 @@ def _notes(experiment: Experiment, scale: Scale, measured: TableResults) -> list
     rows = measured.rows.values()
     if any(row.shown for row in rows):
         notes += _seed_notes(experiment, measured)
+    return notes + notes_on_runs(measured)
+
+
+def notes_on_runs(measured: TableResults) -> list[str]:
+    """Returns the notes on where and how the runs behind a table were made."""
+    rows, notes = measured.rows.values(), []
     outdated = [name for row in rows for name in row.outdated]
     if outdated:
         notes.append(f"Measured with settings that have changed since: {', '.join(outdated)}.")
@@ -199,10 +223,10 @@ def _seed_notes(experiment: Experiment, measured: TableResults) -> list[str]:
         notes.append(f"Mean [range] over the seeds that all rows have: {listed}.")
     if experiment.best_of > 1:
         notes.append(f"The paper reports the best of {experiment.best_of} seeds.")
-        best = [text for plan, row in measured.rows.items() for text in _best_seed(plan, row)]
+        best = [text for row in experiment.rows for text in _best_seed(row.plan, measured.rows[row.name])]
         if best:
             notes.append(f"Ours that is best on validation has, on test: {'; '.join(best)}.")
-    further = [text for plan, row in measured.rows.items() for text in _all_seeds(plan, row)]
+    further = [text for row in experiment.rows for text in _all_seeds(row.plan, measured.rows[row.name])]
     if further:
         notes.append(f"Noise, the mean accuracy of every seed of rows that have more: {'; '.join(further)}.")
     return notes

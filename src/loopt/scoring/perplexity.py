@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from loopt.model import LoopedTransformer
 from loopt.scoring.precision import autocast, exact_type, scoring_batch
-from loopt.scoring.readout import token_log_probabilities
+from loopt.scoring.readout import token_predictions
 from loopt.source import Split
 from loopt.text.token_data import TokenData
 
 SummedLoss = Callable[[Tensor, Tensor], Tensor]
-"""[B, T + 1] tokens and [B] weights of the sequences -> the loss of predicting each next token, summed."""
+"""[B, T + 1] tokens and [B] weights of the sequences -> the loss of predicting each next token, summed; or several
+such sums."""
 
 
 def perplexity(loss: float) -> float:
@@ -23,21 +25,39 @@ def perplexity(loss: float) -> float:
     return math.exp(min(loss, 700.0))
 
 
-def text_loss(
+@dataclass(frozen=True)
+class TextFit:
+    """How well a model predicts text."""
+
+    loss: float
+    """Mean loss per token, in nats."""
+    accuracy: float
+    """The share of tokens that are the model's first choice."""
+
+
+def text_fit(
     model: LoopedTransformer, data: TokenData, split: Split, sequences: int, loops: int | None = None
-) -> float:
-    """Returns the mean loss per token, in nats, over the first sequences of a split, as long as the model's max_len."""
+) -> TextFit:
+    """Returns how well a model predicts the first sequences of a split, as long as its max_len."""
     length, device = model.config.max_len, model.token_embedding.weight.device
 
     def summed(tokens: Tensor, weights: Tensor) -> Tensor:
         with autocast(device):
             x = model.final_norm(model.iterate(model.embed(tokens[:, :-1]), loops))  # [B, T, D]
-            targets = tokens[:, 1:].flatten()
-            found = token_log_probabilities(x.flatten(0, 1), model.readout_weight, targets)  # [B * T]
-        return -(found.view(len(tokens), length) * weights[:, None]).sum()
+            scores, right = token_predictions(x.flatten(0, 1), model.readout_weight, tokens[:, 1:].flatten())
+        found = torch.stack((-scores, right.to(scores.dtype)))  # [2, B * T]
+        return (found.view(2, len(tokens), length) * weights[:, None]).sum((1, 2))
 
     batch_size = scoring_batch(model.config, length, device)
-    return float(mean_loss(summed, data, split, length, sequences, batch_size, device))
+    loss, accuracy = mean_loss(summed, data, split, length, sequences, batch_size, device).tolist()
+    return TextFit(loss, accuracy)
+
+
+def text_loss(
+    model: LoopedTransformer, data: TokenData, split: Split, sequences: int, loops: int | None = None
+) -> float:
+    """Returns the mean loss per token, in nats, over the first sequences of a split, as long as the model's max_len."""
+    return text_fit(model, data, split, sequences, loops).loss
 
 
 @torch.no_grad()
@@ -61,5 +81,5 @@ def mean_loss(
         wanted = torch.arange(first + rank * batch_size, first + (rank + 1) * batch_size)
         weights = (wanted < count).float()
         tokens = data.read(split, wanted.clamp(max=count - 1), length)  # [batch, length + 1]
-        total += loss(tokens.to(device), weights.to(device))
+        total = total + loss(tokens.to(device), weights.to(device)).to(total.dtype)
     return total / (count * length)

@@ -29,6 +29,14 @@ def token_log_probabilities(
     return found
 
 
+def token_predictions(
+    x: Tensor, readout: Tensor, targets: Tensor, *, chunk_bytes: int = CHUNK_BYTES
+) -> tuple[Tensor, Tensor]:
+    """Returns the log-probability of each target [N], and whether it is the first choice, as [N] each."""
+    scores, first = _in_chunks(_log_probability_and_choice, x, readout, targets, chunk_bytes=chunk_bytes)
+    return scores, first == targets
+
+
 @dataclass(frozen=True)
 class Reading:
     """What a model says at every position."""
@@ -118,6 +126,10 @@ def _first_choice(logits: Tensor, targets: Tensor) -> tuple[Tensor]:
 
 def _log_probability_of(logits: Tensor, targets: Tensor) -> tuple[Tensor]:
     return (_exact(logits).gather(1, targets[:, None])[:, 0],)
+
+
+def _log_probability_and_choice(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    return _log_probability_of(logits, targets)[0], logits.argmax(1)
 
 
 def _describe(logits: Tensor, targets: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -119,6 +119,9 @@ class TokenizerCodec(Codec):
     def encode(self, text: str) -> list[int]:
         return self._file.encode([text])[0]
 
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._file.encode(list(texts))  # on all cores
+
     def decode(self, tokens: Sequence[int]) -> str:
         return self._file.decode(list(tokens))
 

@@ -70,5 +70,12 @@ class ProgressLine(Callback):
         """Fills the bar: a run that stops early because it is solved is as finished as one that ran all its steps."""
         self._display.update(self._task, total=trainer.step, completed=trainer.step, figures=self._text())
 
+    def measured(self, what: str, steps: int) -> None:
+        """Shows what was measured last of the run, which has taken all its steps, maybe in an earlier session."""
+        self._figures["speed"] = f"measured {what}"
+        if self._task == TaskID(-1):
+            self._task = self._display.add_task(self._label, total=steps, completed=steps, figures="")
+        self._display.update(self._task, figures=self._text())
+
     def _text(self) -> str:
         return "  ".join(self._figures[name] for name in ("loss", "measured", "speed") if name in self._figures)

@@ -1,9 +1,10 @@
-"""loopt analyze exit RUN, loopt analyze cache RUN, loopt analyze drafts RUN"""
+"""loopt analyze exit RUN, loopt analyze cache RUN, loopt analyze drafts RUN
+
+All decode held-out examples token by token: text from its middle on, a task from its answer on.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -14,38 +15,26 @@ from rich.table import Table
 from loopt.analysis.drafts import draft_points
 from loopt.analysis.exits import ExitPoint, exit_points, rules_for
 from loopt.analysis.forced import Given, decode_given
-from loopt.commands.parsing import checkpoint_named, choose, parse_options
+from loopt.commands.analyze.output import write_json
+from loopt.commands.parsing import checkpoint_named, parse_options
 from loopt.devices import DeviceName, pick_device
-from loopt.errors import InputError, MissingPackageError, require
-from loopt.files import explain_os_errors, write_atomically
+from loopt.errors import InputError, require
 from loopt.generation import CachePolicy, Settings, cache_bytes
 from loopt.limits import LARGEST
 from loopt.model import LoopedTransformer
 from loopt.report.exit_curve import draw_exit_curve
-from loopt.report.screen import printable, screen
+from loopt.report.screen import screen
 from loopt.runs import Run
 from loopt.scoring import perplexity
 from loopt.scoring.precision import bfloat16_copy
 from loopt.source import Split
 from loopt.text.source import Text
 
-USAGE = """\
-usage: loopt analyze exit RUN [options]    quality against loops, for rules that end a token's loops early
-       loopt analyze cache RUN [options]   memory and quality of caches that keep less
-       loopt analyze drafts RUN [options]  self-speculation: how many drafts are right, and how much faster that is
-
-All decode held-out examples token by token: text from its middle on, a task from its answer on. For example:
-
-  loopt analyze exit runs/lm-cpu --rules entropy kl
-  loopt analyze cache runs/lm-cpu --windows 8 32
-  loopt analyze drafts runs/lm-cpu --draft-loops 1 2 --draft-tokens 2 4
-"""
-
 
 @dataclass(frozen=True)
 class ExitOptions:
     """Measure and draw quality against mean loops, for exit rules with several thresholds and for fixed loops. Writes
-    exit.json and exit.png. For example:
+    exit.json, exit.svg and exit.png. For example:
 
     loopt analyze exit runs/lm-cpu --rules entropy kl
     """
@@ -65,7 +54,7 @@ class ExitOptions:
     device: DeviceName = "auto"
     """Where to run the model."""
     out: Path | None = None
-    """Directory of the two files; the run's unless given."""
+    """Directory of the files; the run's unless given."""
 
 
 @dataclass(frozen=True)
@@ -118,15 +107,14 @@ class DraftOptions:
     """Where to run the model; on cuda, language models run in bfloat16."""
 
 
-def main(arguments: list[str]) -> int:
-    match choose(arguments, USAGE, "analysis", ["exit", "cache", "drafts"]):
-        case ("exit", options):
-            _exit(parse_options(ExitOptions, options, "loopt analyze exit"))
-        case ("cache", options):
-            _cache(parse_options(CacheOptions, options, "loopt analyze cache"))
-        case ("drafts", options):
-            _drafts(parse_options(DraftOptions, options, "loopt analyze drafts"))
-    return 0
+def main(name: str, arguments: list[str]) -> None:
+    match name:
+        case "exit":
+            _exit(parse_options(ExitOptions, arguments, "loopt analyze exit"))
+        case "cache":
+            _cache(parse_options(CacheOptions, arguments, "loopt analyze cache"))
+        case "drafts":
+            _drafts(parse_options(DraftOptions, arguments, "loopt analyze drafts"))
 
 
 def _load(options: ExitOptions | CacheOptions | DraftOptions) -> tuple[Run, LoopedTransformer, Given]:
@@ -159,23 +147,13 @@ def _exit(options: ExitOptions) -> None:
         quality = _qualities(point.decoded.loss, point.decoded.accuracy, is_text)
         table.add_row(point.rule, f"{point.setting:g}", f"{point.decoded.mean_loops:.2f}", *quality)
     screen().print(table)
-    _write(points, is_text, options.out or options.run)
-
-
-def _write(points: Sequence[ExitPoint], is_text: bool, folder: Path) -> None:
-    with explain_os_errors(f"write {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / "exit.json", json.dumps([asdict(point) for point in points], indent=1) + "\n")
     curves: dict[str, list[tuple[float, float]]] = {}
     for point in points:
         value = perplexity(point.decoded.loss) if is_text else 100 * point.decoded.accuracy
         curves.setdefault(point.rule, []).append((point.decoded.mean_loops, value))
-    try:
-        draw_exit_curve(curves, "perplexity" if is_text else "accuracy, %", folder / "exit.png")
-    except MissingPackageError as error:
-        print(f"wrote {printable(folder / 'exit.json')}; {error}")
-        return
-    print(f"wrote {printable(folder / 'exit.json')} and exit.png")
+    measured = [asdict(point) for point in points]
+    ylabel = "perplexity" if is_text else "accuracy, %"
+    write_json(options.out or options.run, "exit", measured, lambda to: draw_exit_curve(curves, ylabel, to))
 
 
 def _cache(options: CacheOptions) -> None:

@@ -1,0 +1,42 @@
+"""loopt analyze gap | scaling | isoplot | similarity | loops | exit | cache | drafts"""
+
+from __future__ import annotations
+
+import importlib
+
+from loopt.commands.parsing import choose
+
+USAGE = """\
+usage: loopt analyze gap BASE LOOPED DEEP   % Gap: how much of the way from (k⊗1) to (kL⊗1) looping covers
+       loopt analyze scaling FILE ...       scores against depth, by looping and by layers; what a loop is worth
+       loopt analyze isoplot RUN ...        scores against log-perplexity as training proceeds
+       loopt analyze similarity RUN ...     how alike a run's layers are, as numbers and heatmaps
+       loopt analyze loops RUN              quality against the number of loops at inference
+       loopt analyze exit RUN               quality against loops, for rules that end a token's loops early
+       loopt analyze cache RUN              memory and quality of caches that keep less
+       loopt analyze drafts RUN             self-speculation: how many drafts are right, and how much faster that is
+
+The first two read finished runs or result files; the others run the model. For example:
+
+  loopt analyze gap results/phop/short/1x1-p16-seed0.json results/phop/short/1x6-p16-seed0.json \\
+    results/phop/short/6x1-p16-seed0.json
+  loopt analyze loops runs/lm-cpu --loops 1 2 3 4
+"""
+
+FILES = {
+    "gap": "gap",
+    "scaling": "scaling",
+    "isoplot": "isoplot",
+    "similarity": "similarity",
+    "loops": "loops",
+    "exit": "decoding",
+    "cache": "decoding",
+    "drafts": "decoding",
+}
+
+
+def main(arguments: list[str]) -> int:
+    match choose(arguments, USAGE, "analysis", list(FILES)):
+        case (name, options):
+            importlib.import_module(f"loopt.commands.analyze.{FILES[name]}").main(name, options)
+    return 0

@@ -1,0 +1,85 @@
+"""loopt reproduce language | regularization | depth-scaling"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from loopt.commands.sweeping import ExperimentOptions, chosen_jobs, run_sweep
+from loopt.evaluation.mini_sets import mini_data_dir
+from loopt.files import explain_os_errors
+from loopt.report import sheet as sheets
+from loopt.report.curves import require_matplotlib
+from loopt.report.screen import printable, screen
+from loopt.reproduce.experiment import Experiment, Scale
+from loopt.reproduce.language import language_experiments, prepare_command, prepared_text
+from loopt.reproduce.language_figures import draw_language_figures
+from loopt.reproduce.language_measurement import LanguageMeasurement
+from loopt.reproduce.language_settings import SETTINGS
+from loopt.reproduce.language_table import build_language_sheets
+from loopt.reproduce.sweep import Folders
+
+ON_SCREEN = ("table", "likelihood")
+"""The tables to print; the others, task by task, are in files."""
+
+
+@dataclass(frozen=True)
+class LanguageOptions(ExperimentOptions):
+    """Which language models to train, on which text, and how."""
+
+    data: str = ""
+    """A directory that `loopt data prepare` made, or text, which is then prepared with variable assignment mixed in.
+    At scale cpu, the novel in examples/ unless given."""
+    data_dir: Path | None = None
+    """Where the data of the 15 real tasks are, as `loopt eval --data-dir` takes them; without it there are the four
+    primitives alone, at scale cpu also mini-sets that we invented."""
+
+
+def describe_language(name: str) -> str:
+    experiment = language_experiments()[name]
+    return (
+        f"{experiment.title}: train every row that is not finished yet on the same tokens in the same order, measure "
+        "it, and show the tables. The same command resumes where it was stopped, rows that experiments share are "
+        f"trained once. For example:\n\nloopt reproduce {name} --scale cpu\n\nText for scale short is prepared "
+        f"with:\n\n{prepare_command('short')}\n\nand its rows are trained with:\n\n"
+        f"loopt reproduce {name} --scale short --data data/language --rows {experiment.rows[0].name} --time-limit 500"
+    )
+
+
+def run_language(name: str, options: LanguageOptions) -> int:
+    require_matplotlib()
+    chosen_jobs(language_experiments()[name], options)  # what is wrong with these is told before text is prepared
+    if options.scale == "cpu":
+        torch.set_num_threads(1)  # for tensors this small threads only wait for each other, on a busy machine for long
+    invented = options.data_dir is None and options.scale == "cpu"
+    data_dir = mini_data_dir() if invented else options.data_dir
+    LanguageMeasurement(data_dir=data_dir).questions(SETTINGS[options.scale])  # so are missing data
+    data = prepared_text(options.data, options.scale, options.folders.runs)
+    experiment = language_experiments(data, data_dir, invented)[name]
+    jobs = chosen_jobs(experiment, options)
+    return run_sweep(jobs, options, lambda: _show(experiment, options.scale, options.folders))
+
+
+def _show(experiment: Experiment, scale: Scale, folders: Folders) -> None:
+    """Prints the tables, and writes all of them and the figures beside the results."""
+    folder = folders.results / experiment.name / scale
+    written = []
+    with explain_os_errors(f"write {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, sheet in build_language_sheets(experiment, scale, folders.results).items():
+            if name in ON_SCREEN:
+                screen().print(sheets.terminal(sheet))
+            written += _write(sheet, folder / name)
+        written += [path.name for path in draw_language_figures(experiment, scale, folders.results, folder)]
+    print(f"Also as {', '.join(written)} in {printable(folder)}")
+
+
+def _write(sheet: sheets.Sheet, stem: Path) -> list[str]:
+    """Writes a table in every form, and returns the names of the files."""
+    stem.with_suffix(".md").write_text(sheets.markdown(sheet), encoding="utf-8")
+    stem.with_suffix(".tex").write_text(sheets.latex(sheet), encoding="utf-8")
+    for kind in (".png", ".svg"):
+        sheets.draw(sheet, stem.with_suffix(kind))
+    return [f"{stem.name}{kind}" for kind in (".md", ".tex", ".png", ".svg")]

@@ -1,0 +1,59 @@
+"""Files between the stages: a request, or a prediction, on every line, as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, TypeVar
+
+from loopt.errors import InputError
+from loopt.evaluation.exchange import Prediction, Request
+from loopt.files import explain_os_errors, parse_json, write_atomically
+from loopt.runs.codec import decode
+
+Line = TypeVar("Line", Request, Prediction)
+
+
+def write_lines(path: Path, items: Iterable[Request] | Iterable[Prediction]) -> None:
+    """Writes a file that is there complete or not at all."""
+    text = "".join(_line(item) for item in items)
+    with explain_os_errors(f"write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+
+
+def read_lines(kind: type[Line], path: Path) -> list[Line]:
+    """Returns what ``write_lines`` wrote; an InputError names the line and field that is wrong."""
+    try:
+        with explain_os_errors(f"read {path}"):
+            text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: allowed is text in UTF-8") from None
+    found: list[Line] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line:
+            where = f"{path}:{number}"
+            found.append(decode(kind, parse_json(line, where, InputError), where))
+    if not found:
+        raise InputError(f"{path}: there is no line in it; allowed are 1 or more")
+    return found
+
+
+def fingerprint(requests: Sequence[Request]) -> str:
+    """Returns a short hash of requests: of the data, the shots and how all is written."""
+    return sha256("".join(_line(request) for request in requests).encode()).hexdigest()[:16]
+
+
+def by_task(items: Sequence[Line]) -> dict[str, list[Line]]:
+    """Returns the items of each task."""
+    found: dict[str, list[Line]] = {}
+    for item in items:
+        found.setdefault(item.task, []).append(item)
+    return found
+
+
+def _line(item: Any) -> str:
+    return json.dumps(asdict(item), ensure_ascii=False) + "\n"

@@ -1,0 +1,33 @@
+"""The figure of scores against log-perplexity as training proceeds (the paper's Figures 2 and 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from loopt.analysis.isoplot import IsoLine, IsoPoint
+from loopt.report.figures import panels, style_of, write_figure
+
+
+def draw_isoplot(points: Sequence[IsoPoint], lines: Sequence[IsoLine], unit: str, folder: Path) -> list[Path]:
+    """Draws a panel for each group, a fitted line for each model, as isoplot.svg and isoplot.png. Log-perplexity runs
+    from right to left, so that training goes to the right."""
+    groups = list(dict.fromkeys(line.group for line in lines))
+    models = list(dict.fromkeys(line.model for line in lines))
+    figure, grid = panels(len(groups))
+    for axes, group in zip(grid, groups, strict=True):
+        for line in (line for line in lines if line.group == group):
+            style = style_of(models.index(line.model))
+            mine = [point for point in points if point.model == line.model]
+            x = [point.log_perplexity for point in mine]
+            axes.plot(x, [point.scores[group] for point in mine], **{**style, "linestyle": ""}, markersize=5)
+            if line.fit:
+                ends = [max(x), min(x)]
+                axes.plot(ends, [line.fit.at(end) for end in ends], **{**style, "marker": ""}, linewidth=1.4)
+        axes.invert_xaxis()
+        axes.set_title(group, fontsize=9)
+        axes.set_xlabel("log-perplexity", fontsize=8)
+        axes.set_ylabel(unit, fontsize=8)
+    handles = [grid[0].plot([], [], label=model, **style_of(i))[0] for i, model in enumerate(models)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(models)), frameon=False, handlelength=4)
+    return write_figure(figure, folder, "isoplot")

@@ -1,0 +1,96 @@
+"""The figures of language models, from their result files: isoplots, depth, loops at inference, cosines of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from loopt.analysis.isoplot import IsoPoint, fit_isoplot
+from loopt.analysis.loop_exponent import fit_loop_law
+from loopt.analysis.points import Point, read_point, shared_metrics
+from loopt.analysis.scaling import fit_depth_law, series_of
+from loopt.errors import InputError
+from loopt.plan import LoopPlan
+from loopt.report.figures import panels, style_of, write_figure
+from loopt.report.heatmaps import draw_heatmaps
+from loopt.report.isoplot_figure import draw_isoplot
+from loopt.report.scaling_figure import draw_scaling
+from loopt.reproduce.experiment import Experiment, Row, Scale, jobs_of
+from loopt.reproduce.table import TableResults
+
+GROUPS = ("closed_book", "open_book", "math_word_problems", "primitives")
+BITS = "/bits_per_byte"
+
+Found = dict[str, Any]
+
+
+def draw_language_figures(experiment: Experiment, scale: Scale, results: Path, folder: Path) -> list[Path]:
+    """Draws every figure that the results of seed 0 have the numbers for, and returns the files."""
+    measured = TableResults.read(experiment, scale, results)
+    rows = [(row, found) for row in experiment.rows for found in _seed_0(measured, row)]
+    drawn: list[Path] = []
+    if points := [point for row, found in rows for point in _along_training(row, found)]:
+        drawn += draw_isoplot(points, fit_isoplot(points), "bits per byte", folder)
+    if any("by_loops" in found for _, found in rows):
+        drawn += _draw_by_depth(rows, folder)
+    deep = {row.label: found["cosines"] for row, found in rows if row.plan == LoopPlan.parse("24x1")}
+    if experiment.name == "regularization" and deep:
+        matrices = {
+            name: {group: torch.tensor(matrix) for group, matrix in groups.items()} for name, groups in deep.items()
+        }
+        drawn += draw_heatmaps(matrices, folder)
+    if experiment.name == "depth-scaling":
+        there = {row.name for row, _ in rows}
+        jobs = [job for job in jobs_of(experiment, scale, 1) if job.row.name in there]
+        drawn += _draw_scaling([read_point(job.result_path(results)) for job in jobs], folder)
+    return drawn
+
+
+def _seed_0(measured: TableResults, row: Row) -> Iterator[Found]:
+    by_seed = measured.rows[row.name].every[""]
+    if 0 in by_seed:
+        yield by_seed[0]
+
+
+def _along_training(row: Row, found: Found) -> Iterator[IsoPoint]:
+    """Yields the checkpoints of a row, with the bits per byte of each group."""
+    for fraction, metrics in found.get("by_checkpoint", {}).items():
+        scores = {group: metrics[f"{group}{BITS}"] for group in GROUPS if f"{group}{BITS}" in metrics}
+        yield IsoPoint(row.label, float(fraction), metrics["log_perplexity"], scores)
+
+
+def _draw_by_depth(rows: list[tuple[Row, Found]], folder: Path) -> list[Path]:
+    """Draws what looped models do with other numbers of loops, by the depth that runs; a ring marks their own."""
+    wanted = {"perplexity": "perplexity", "primitives": "primitives, %", "primitives/choice": "primitives, choice, %"}
+    figure, grid = panels(len(wanted))
+    looped = [(row, found) for row, found in rows if "by_loops" in found]
+    for axes, (metric, name) in zip(grid, wanted.items(), strict=True):
+        for index, (row, found) in enumerate(looped):
+            curve = {row.plan.with_loops(int(loops)).depth: one[metric] for loops, one in found["by_loops"].items()}
+            axes.plot(list(curve), list(curve.values()), markersize=3, label=row.plan.typography, **style_of(index))
+            own = found["metrics"][metric]
+            axes.plot([row.plan.depth], [own], marker="o", markersize=9, fillstyle="none", color="#202124")
+        axes.set_xscale("log")
+        if metric == "perplexity":
+            axes.set_yscale("log")
+        axes.set_xlabel("depth that runs", fontsize=8)
+        axes.set_ylabel(name, fontsize=8)
+    handles, labels = grid[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, handlelength=3)
+    return write_figure(figure, folder, "loops")
+
+
+def _draw_scaling(points: list[Point], folder: Path) -> list[Path]:
+    """Draws Figure 3 with its fits, where there are two depths of each series."""
+    try:
+        series = series_of(points)
+        wanted = ("perplexity", "token_accuracy", *GROUPS, *(f"{group}{BITS}" for group in GROUPS))
+        metrics = [metric for metric in shared_metrics(points, ()) if metric in wanted]
+        laws = [fit_depth_law(series, metric) for metric in metrics]
+    except InputError:
+        return []
+    loop_law = fit_loop_law(points)
+    return draw_scaling(series, laws, None if isinstance(loop_law, str) else loop_law, folder)
