@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from predictions import look_up, predict
-from tiny_language_runs import language_run
 
 from loopt.evaluation.catalogue import GROUP_TITLES, TASKS
 from loopt.evaluation.data_sets import DATA_SETS
 from loopt.evaluation.metrics import METRICS
 from loopt.evaluation.mini_sets import mini_data_dir
 from loopt.evaluation.rendering import render
+from tiny_language_runs import language_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
 
