@@ -31,7 +31,7 @@ def saved(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)
     sizes = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-    given = {"max_position_embeddings": 64, "initializer_range": 0.3, **sizes}
+    given: dict[str, Any] = {"max_position_embeddings": 64, "initializer_range": 0.3, **sizes}
     model: Any
     if request.param == "rotary positions":
         model = transformers.LlamaForCausalLM(transformers.LlamaConfig(intermediate_size=48, **given))
@@ -52,6 +52,7 @@ def requests() -> list[Request]:
     ]
 
 
+@pytest.mark.slow
 def test_batches_padded_on_the_left_give_what_each_row_gives_alone(saved: Path) -> None:
     model = HuggingFaceModel(str(saved), torch.device("cpu"))
     found = {one.id: one for one in predict_with(model, requests())}

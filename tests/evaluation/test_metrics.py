@@ -86,6 +86,7 @@ def test_quacs_scorer_leaves_out_what_annotators_disagree_on() -> None:
         ("under 18 and 25 to 44", ("25 to 44 and under 18",), 1, 1),  # spans in any order
         ("under 18", ("25 to 44 and under 18",), 0, 0.5),  # one of two spans
         ("under 18 and 45 to 64", ("under 18",), 0, 0.5),  # one too many
+        ("Ada and Ada", ("Ada",), 0, 0.5),  # a span twice is one too many
         ("3.50", ("3.5",), 1, 1),  # numbers are compared as numbers
         ("1,200 yards", ("1200 yards",), 1, 1),
         ("12 yards", ("13 yards",), 0, 0),  # another number: the unit does not count

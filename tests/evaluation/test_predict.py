@@ -98,6 +98,7 @@ requests_of = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(requests_of, st.sampled_from(["1x3", "2x1", "1x(1,2,1)"]), st.sampled_from([None, 1, 4]))
 def test_predictions_are_those_without_a_cache_or_a_batch(

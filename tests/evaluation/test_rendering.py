@@ -111,6 +111,15 @@ def test_without_a_pool_shots_come_from_a_part_that_is_not_scored(tmp_path: Path
     assert not shown & scored
 
 
+def test_a_shot_of_the_pool_that_is_scored_as_well_is_not_shown(tmp_path: Path) -> None:
+    write(tmp_path / "svamp", problems(10))
+    write(tmp_path / "svamp", problems(16), "fewshot_pool.jsonl")
+    requests = render(TASKS["svamp"], tmp_path, None)
+    shown = {shot.rpartition(" ")[0] for request in requests for shot in request.shots}
+    assert len(requests) == 10
+    assert not shown & {request.question for request in requests}
+
+
 def test_all_questions_about_a_reserved_passage_are_reserved() -> None:
     questions = [Question(str(number), f"passage {number % 40}", "?", ("gold",)) for number in range(200)]
     scored, pool = reserve(questions)
