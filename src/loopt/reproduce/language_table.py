@@ -26,7 +26,7 @@ HEADINGS = {
     "open_book": "open book",
     "math_word_problems": "math",
     "all_tasks": "15 tasks",
-    "primitives": "primi- tives",
+    "primitives": "primitives",
 }
 
 
@@ -62,7 +62,7 @@ VIEWS = {
     "likelihood": (
         Column("perplexity", "perplexity"),
         *(Column(f"{group}{BITS}", f"{HEADINGS[group]}, bits a byte") for group in HEADLINE[1:]),
-        Column(f"primitives{CHOICE}", "primi- tives, choice"),
+        Column(f"primitives{CHOICE}", "primitives, choice"),
     ),
     "closed_book": _by_task(CLOSED_BOOK, ("", BITS)),
     "open_book": _by_task(OPEN_BOOK, ("", BITS)),
