@@ -382,7 +382,8 @@ def test_a_table_is_trained_bit_by_bit(tmp_path: Path, capsys: Captured, monkeyp
     assert [row for row in states if row[2] != "missing"] == [
         ("phop", "1x1-p16-seed0", f"step 2 of {steps}", "missing")
     ]
-    assert len(states) == 11 + 2 * 7 + 2 * 7 + 2 * 10 + 2 * 3 + 4
+    language = sum(len(experiment.rows) for experiment in LANGUAGE.values())
+    assert len(states) == 11 + 2 * 7 + 2 * 7 + 2 * 10 + 2 * 3 + 4 + language
 
     table = ["reproduce", "table", "phop", "--scale", "cpu", "--results", "Y"]
     for form, file in (("markdown", "table.md"), ("latex", "table.tex")):

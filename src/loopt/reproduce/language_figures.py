@@ -71,11 +71,13 @@ def _draw_by_depth(rows: list[tuple[Row, Found]], folder: Path) -> list[Path]:
         for index, (row, found) in enumerate(looped):
             curve = {row.plan.with_loops(int(loops)).depth: one[metric] for loops, one in found["by_loops"].items()}
             axes.plot(list(curve), list(curve.values()), markersize=3, label=row.plan.typography, **style_of(index))
-            own = found["metrics"][metric]
-            axes.plot([row.plan.depth], [own], marker="o", markersize=9, fillstyle="none", color="#202124")
+            own = row.plan.depth
+            axes.plot([own], [curve[own]], marker="o", markersize=9, fillstyle="none", color="#202124")
         axes.set_xscale("log")
         if metric == "perplexity":
             axes.set_yscale("log")
+        else:
+            axes.set_ylim(0, 104)
         axes.set_xlabel("depth that runs", fontsize=8)
         axes.set_ylabel(name, fontsize=8)
     handles, labels = grid[0].get_legend_handles_labels()

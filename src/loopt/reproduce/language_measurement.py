@@ -68,7 +68,8 @@ class LanguageMeasurement(Measurement):
         fields["cosines"] = cosines_of(model.model)
         if plan.depth > plan.distinct_layers:
             fields["by_loops"] = {}
-            for loops in setting.loops:
+            own = plan.blocks[plan.loopable].loops if plan.loopable is not None else 1
+            for loops in sorted({*setting.loops, own}):
                 found = yield from measured(f"{loops} loops", Measured(run, device, best, loops))
                 fields["by_loops"][str(loops)] = found
         if pull.active:

@@ -40,7 +40,7 @@ class Setting:
     fewer: int
     """Examples of each task and primitive for every further number of loops and checkpoint."""
     loops: tuple[int, ...]
-    """Numbers of loops to measure looped models with, besides their own."""
+    """Numbers of loops to measure looped models with; their own is one in any case."""
     fractions: tuple[float, ...]
     """Of training, at which rows of isoplots are measured; the paper's are every 20,000 steps from 120,000 on."""
     eval_every: int
