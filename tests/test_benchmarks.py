@@ -1,5 +1,5 @@
-"""The hashes that benchmarks/igsm_statistics.py counts templates by, the mixtures that igsm_mixture.py finds, and what
-trials.py says of the runs beside the tables."""
+"""The hashes that benchmarks/igsm_statistics.py counts templates by, the mixtures that igsm_mixture.py finds, what
+trials.py says of the runs beside the tables, and what full_scale.py says the paper's would cost."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ from hypothesis import strategies as st
 from igsm_reading import SAMPLE, even_tasks, light_tasks, seeds
 from loopt.plan import LoopPlan
 from loopt.random_bits import Stream
+from loopt.reproduce.experiment import jobs_of
 from loopt.reproduce.igsm import igsm
+from loopt.reproduce.language import language_experiments
 from loopt.runs import codec, read_config
 from loopt.tasks import IGSM
 from loopt.tasks.igsm import Law
 from loopt.tasks.igsm_text import worked_out, written
+from loopt.training import presets
 
 HOME = Path(__file__).parents[1]
 
@@ -225,3 +228,18 @@ def test_no_trials_are_told_as_such(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(sys, "argv", ["trials.py", "--results", str(tmp_path)])
     with pytest.raises(SystemExit, match="trials: no result files"):
         trials.main()
+
+
+def test_the_page_on_full_scale_has_what_its_program_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["full_scale.py"])
+    load_benchmark("full_scale").main()
+    assert capsys.readouterr().out.strip() in (HOME / "docs" / "full-scale.md").read_text(encoding="utf-8")
+
+
+def test_a_row_of_full_scale_is_what_its_preset_trains() -> None:
+    """So that a run that torchrun made in the row's directory is the row."""
+    for job in jobs_of(language_experiments("data/language")["language"], "paper", seeds=1):
+        config = presets.lm_1b("data/language")
+        assert job.config == replace(config, model=replace(config.model, plan=job.row.plan))

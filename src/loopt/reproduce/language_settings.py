@@ -56,7 +56,6 @@ class Setting:
             optim=self.looped if plan.depth > plan.distinct_layers else self.unlooped,
             steps=self.steps,
             batch_size=self.batch_size,
-            log_every=max(1, self.steps // 50),
             eval_every=self.eval_every,
             eval_examples=self.eval_examples,
             test_examples=self.test_examples,
@@ -78,7 +77,7 @@ def _miniature(data: str) -> TrainConfig:
     model = ModelConfig(
         LoopPlan.parse("24x1"), d_model=32, n_heads=2, d_ff=96, max_len=256, feed_forward="swiglu", rope_base=1000.0
     )
-    return TrainConfig(Text(data), model)
+    return TrainConfig(Text(data), model, log_every=2)
 
 
 def _grown(config: TrainConfig, setting: Setting) -> TrainConfig:
