@@ -244,7 +244,7 @@ class TestIsoplot:
         files = []
         for plan, height in (("4x1", 3.0), ("4x6", 2.5)):
             by_checkpoint = {
-                str(fraction): {"validation_log_perplexity": 4 - fraction, "open_book/bits_per_byte": height - fraction}
+                str(fraction): {"log_perplexity": 4 - fraction, "open_book/bits_per_byte": height - fraction}
                 for fraction in (0.1, 0.3, 0.5, 1.0)
             }
             files.append(result_file(tmp_path, plan, {}, by_checkpoint=by_checkpoint))

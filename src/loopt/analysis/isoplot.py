@@ -69,9 +69,9 @@ def read_iso_points(path: Path, groups: Sequence[str], suffix: str) -> list[IsoP
     for fraction, metrics in found.items():
         try:
             scores = {group: float(metrics[group + suffix]) for group in groups if group + suffix in metrics}
-            points.append(IsoPoint(path.stem, float(fraction), float(metrics["validation_log_perplexity"]), scores))
+            points.append(IsoPoint(path.stem, float(fraction), float(metrics["log_perplexity"]), scores))
         except (KeyError, TypeError, ValueError):
-            told = "allowed are numbers by name, validation_log_perplexity among them"
+            told = "allowed are numbers by name, log_perplexity among them"
             raise InputError(f"{path}: by_checkpoint.{fraction[:20]}: {told}") from None
     return points
 

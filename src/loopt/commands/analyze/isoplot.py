@@ -53,7 +53,7 @@ class Options:
     limit: int | None = 200
     """The most questions of each task."""
     examples: int = 256
-    """Sequences of validation text that log-perplexity is measured on, at most."""
+    """Sequences of test text that log-perplexity is measured on, at most."""
     data_dir: Path | None = None
     """Folder of the tasks' data sets; the Hugging Face hub unless given."""
     data: str | None = None
@@ -123,7 +123,7 @@ def _measure(path: Path, steps: Sequence[int], requests: Sequence[Request], opti
             ((named, measured),) = open_models(path, None, (), str(step), options.device, False)
             assert isinstance(measured.model, LoopedModel)
             status.update(f"{printable(path)}, step {step}: log-perplexity")
-            loss = text_loss(measured.model.model, text.tokens, "validation", options.examples)
+            loss = text_loss(measured.model.model, text.tokens, "test", options.examples)
             generate = options.metric == "score"
             folder = path / "isoplot" / named
             scores = measure_suite(measured, requests, folder, "scores", generate=generate, report=report)
