@@ -225,7 +225,7 @@ class TestIsoplot:
         requests = render_suite(["primitives"], None, 3)
         for point, step in zip(found["points"], (4, 8, 12), strict=True):
             model = loaded.load_model(step)
-            assert point["log_perplexity"] == pytest.approx(text_loss(model, text.tokens, "validation", 5))
+            assert point["log_perplexity"] == pytest.approx(text_loss(model, text.tokens, "test", 5))
             predictions = list(predict(model, loaded.codec, requests, generate=False))
             per_task = [
                 score([r for r in requests if r.task == name], [p for p in predictions if p.task == name])
@@ -260,7 +260,7 @@ class TestIsoplot:
     def test_runs_that_have_too_few_checkpoints_say_which_to_keep(
         self, along: Path, looped: Path, tmp_path: Path, capsys: Captured
     ) -> None:
-        bad = result_file(tmp_path, "1x1", {}, by_checkpoint={"0.5": {"log_perplexity": 3}})
+        bad = result_file(tmp_path, "1x1", {}, by_checkpoint={"0.5": {"perplexity": 3}})
         for arguments, told in (
             ([str(along), "--first", "0.9"], "has 1 checkpoints from 90% of its training on; allowed are 2 or more"),
             ([str(along), "--first", "0.9"], "train with --keep 4 5 6 7 8 9 10 11 12"),
