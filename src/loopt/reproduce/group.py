@@ -51,4 +51,5 @@ group = Experiment(
     columns_of=_columns_of,
     configure=_configure,
     small={f"{key.upper()}, n={LENGTH}": f"{name}, n={n} ({key.upper()})" for key, (name, n) in SMALL.items()},
+    in_words={f"{key.upper()}, n={n}": f"{key.upper()}, n = {n} elements" for key in SMALL for n in LENGTHS},
 )

@@ -12,7 +12,8 @@ from loopt.analysis import answers_by_loop
 from loopt.files import explain_os_errors
 from loopt.plan import LoopPlan
 from loopt.report.comparison import Comparison, TrainedModel
-from loopt.report.curves import draw_curves, require_matplotlib
+from loopt.report.curves import draw_curves
+from loopt.report.figures import require_matplotlib
 from loopt.report.page import Solved, render_page
 from loopt.reproduce.task_measurement import TaskMeasurement
 from loopt.runs import Run, TrainConfig
@@ -54,12 +55,12 @@ def quick(base: TrainConfig, out: Path, session: Session, say: Callable[[str], N
         trained[role] = _trained_model(plan, outcome.result, Run.load(directory))
     comparison = Comparison(**trained)
     chance = 1 / (base.source.vocab_size - 1)  # ⊥ is never the answer to a planted instance
-    svg = draw_curves(comparison, chance, out / "curves.png")
+    svg, _ = draw_curves(comparison, chance, out)
     run = Run.load(_directory(out, base))
     facts = _facts(run.config, run.read_result() or {})
     page = out / "index.html"
     with explain_os_errors(f"write {page}"):
-        text = render_page(TITLE, claim(comparison), comparison, svg, _solve_one(run), facts)
+        text = render_page(TITLE, claim(comparison), comparison, svg.read_text(encoding="utf-8"), _solve_one(run), facts)
         page.write_text(text, encoding="utf-8")
     return QuickResult(comparison, page)
 
