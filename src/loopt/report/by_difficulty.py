@@ -59,7 +59,9 @@ def draw_by_difficulty(curves: Mapping[LoopPlan, Curve], folder: Path) -> list[P
     grid[0].set_ylabel("accuracy, %")
     units = {name.partition(" ")[2] for curve in curves.values() for name in curve}
     unit = max(units, key=len, default="")  # "1 operation" is one of many
-    figure.supxlabel(AXES.get(unit, unit), fontsize=9)
+    differ = any(spread.high > spread.low for curve in curves.values() for spread in curve.values())
+    seeds = " (vertical bars: range over seeds)" if differ else ""
+    figure.supxlabel(f"{AXES.get(unit, unit)}{seeds}", fontsize=9)
     return write_figure(figure, folder, "difficulty")
 
 

@@ -22,6 +22,8 @@ T = TypeVar("T")
 INK, MUTED, FAINT, PAPER = "#1f2328", "#5b6168", "#c9ced4", "#ffffff"
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"
 COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, INK)
+FOR_TEXT = {VERMILION: "#b34e00", GREEN: "#00795a", PURPLE: "#a3477a", ORANGE: "#8f6200", SKY: "#1f74a8"}
+"""Darker shades of the colors that text could not be read in."""
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 DASHES = ("-", "--", "-.", ":")
 SIDE_BY_SIDE = 3
@@ -30,6 +32,7 @@ LABEL_SIZE = 8.5  # points
 STYLE: dict[str, Any] = {
     "font.size": 9,
     "axes.titlesize": 10,
+    "axes.titlelocation": "left",
     "axes.labelsize": 9,
     "axes.edgecolor": MUTED,
     "axes.labelcolor": INK,
@@ -137,7 +140,7 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]]) -> None
             (x, y),
             xytext=(1.04, height),
             textcoords="axes fraction",
-            color=color,
+            color=FOR_TEXT.get(color, color),
             va="center",
             fontsize=LABEL_SIZE,
             annotation_clip=False,

@@ -32,10 +32,10 @@ def draw_sheet(sheet: Sheet, folder: Path, name: str = "table") -> list[Path]:
         top = sheet.tops[column] if sheet.tops else 100.0
         _draw_column(axes, [line.cells[column] for line in lines], colors, top)
         title = (sheet.in_words or sheet.columns)[column]
-        axes.set_title("\n".join(textwrap.wrap(title, TITLE_WIDTH)), va="bottom")
+        axes.set_title("\n".join(textwrap.wrap(title, TITLE_WIDTH)))
         axes.set_yticks(places, [line.name for line in lines])
         axes.tick_params(axis="y", length=0)
-    grid[0].invert_yaxis()
+    grid[0].set_ylim(len(lines) - 0.5, -0.5)
     for axes in grid:
         axes.label_outer()
     cells = [line.cells[column] for line in lines for column in drawn]
@@ -50,7 +50,7 @@ def _panels(count: int, lines: int) -> tuple[Any, list[Any]]:
 
     wide = min(count, SIDE_BY_SIDE)
     high = math.ceil(count / wide)
-    size = 1.4 + 2.6 * wide, 0.5 + high * (0.55 + 0.27 * lines)
+    size = 1.4 + 2.6 * wide, 0.5 + high * (0.6 + 0.27 * lines)
     figure = Figure(figsize=size, layout="constrained")
     grid: list[Any] = []
     for place in range(count):
@@ -81,7 +81,7 @@ def _key(cells: Sequence[Cell]) -> str:
     """Returns in words what the marks of a figure mean."""
     marks = ["bar and number: ours"]
     if any(cell.every for cell in cells):
-        marks.append("line: range over the row's seeds")
+        marks = ["bar and number: ours, of the seeds that all rows have", "line: range of all seeds of the row"]
     if any(cell.paper is not None for cell in cells):
         marks.append("tick: the paper's")
     if any(cell.ours is None for cell in cells):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from loopt.plan import LoopPlan
 from loopt.report.comparison import Comparison, TrainedModel
 from loopt.report.curves import draw_curves
 from loopt.report.figures import require_matplotlib
-from loopt.report.page import Solved, render_page
+from loopt.report.page import Onwards, Solved, render_page
 from loopt.reproduce.task_measurement import TaskMeasurement
 from loopt.runs import Run, TrainConfig
 from loopt.scoring import exact_match
@@ -22,6 +24,8 @@ from loopt.tasks import IGNORE, Task
 from loopt.training import Outcome, Session, train
 
 TITLE = "Does one layer, looped, do the work of four?"
+
+PAPER = "https://arxiv.org/abs/2502.17416"
 
 SOLVED_EXAMPLES = 1024
 
@@ -60,7 +64,9 @@ def quick(base: TrainConfig, out: Path, session: Session, say: Callable[[str], N
     facts = _facts(run.config, run.read_result() or {})
     page = out / "index.html"
     with explain_os_errors(f"write {page}"):
-        text = render_page(TITLE, claim(comparison), comparison, svg.read_text(encoding="utf-8"), _solve_one(run), facts)
+        curves = svg.read_text(encoding="utf-8")
+        solved, onwards = _solve_one(run), _onwards(run.directory)
+        text = render_page(TITLE, claim(comparison), comparison, curves, solved, facts, onwards)
         page.write_text(text, encoding="utf-8")
     return QuickResult(comparison, page)
 
@@ -111,6 +117,22 @@ def _solve_one(run: Run) -> Solved:
         accuracy_by_loop=scores,
         examples=examples,
     )
+
+
+def _onwards(directory: Path) -> Onwards:
+    """Returns what to try and to read next; addresses of the project's own pages where the package states them."""
+    run = shlex.quote(str(directory))
+    commands = [
+        ("The same for another example", f"loopt thoughts {run} --index 1"),
+        ("More loops than it was trained with", f"loopt eval {run} --loops 1 2 3 4 5 6 8"),
+        ("The paper's table of this task, in miniature", "loopt reproduce phop --scale cpu"),
+    ]
+    try:
+        stated = metadata.metadata("loopt").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:  # run from its source
+        stated = []
+    pages = [(f"loopt: {name}", address) for name, _, address in (one.partition(", ") for one in stated)]
+    return Onwards(commands, [*pages, ("The paper: Reasoning with Latent Thoughts", PAPER)])
 
 
 def _facts(config: TrainConfig, result: dict[str, Any]) -> list[str]:
