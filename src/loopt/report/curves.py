@@ -17,7 +17,7 @@ STYLES = {  # the last is drawn on top
 @in_style
 def draw_curves(comparison: Comparison, chance: float, folder: Path) -> list[Path]:
     """Draws validation accuracy against training steps, as curves.svg and curves.png."""
-    figure, (axes,) = panels(1, 6.8, 3.6)
+    figure, (axes,) = panels(1, 5.6, 3.4)
     ends = []
     for role, style in STYLES.items():
         row = getattr(comparison, role)

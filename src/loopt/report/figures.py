@@ -144,7 +144,9 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]]) -> None
             va="center",
             fontsize=LABEL_SIZE,
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 4} if led else None,
+            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 4}
+            if led
+            else None,
         )
 
 

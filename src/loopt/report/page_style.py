@@ -25,9 +25,9 @@ STYLE = """
 body { font: 16px/1.55 system-ui, sans-serif; max-width: 46rem; margin: 2.5rem auto; padding: 0 1rem;
   color: var(--ink); background: var(--page) }
 h1 { font-size: 1.6rem; line-height: 1.25 } h2 { font-size: 1.15rem; margin-top: 2.2rem }
-a { color: var(--looped) } code { font-size: .9em; overflow-wrap: anywhere }
+a { color: var(--looped) } code { display: block; overflow-x: auto; white-space: nowrap; font-size: .9em }
 figure { margin: 1.5rem 0 } figcaption, small, .note { color: var(--muted) } figcaption, .note { font-size: .9rem }
-svg { display: block; width: 100%; height: auto } .sketch { max-width: 30rem; margin: 0 auto }
+svg { display: block; width: 100%; height: auto; max-width: 38rem } .sketch { max-width: 30rem; margin: 0 auto }
 table { border-collapse: separate; border-spacing: 0; font-variant-numeric: tabular-nums } .wide { overflow-x: auto }
 .figures td, .figures th { padding: .35rem .8rem; text-align: right; border-bottom: 1px solid var(--faint) }
 .figures th:first-child { text-align: left } tr + tr th { font-weight: inherit }
@@ -36,13 +36,13 @@ th:first-child { position: sticky; left: 0; z-index: 2; background: var(--page);
 pre { background: var(--soft); padding: .8rem; overflow-x: auto; font-size: .72rem; line-height: 1.35; border-radius: 6px }
 .loops td, .loops th { padding: .2rem .25rem; text-align: center; font: .82rem ui-monospace, monospace }
 .loops th { text-align: right; padding-right: .6rem }
-.loops td { position: relative; min-width: 1.7rem; white-space: nowrap }
+.loops td { position: relative; min-width: 2rem; white-space: nowrap }
 .loops td:last-child { position: sticky; right: 0; z-index: 1; min-width: 2.4rem; background: var(--page);
   border: solid var(--looped); border-width: 0 2px }
 .loops tr:first-child td:last-child { border-top-width: 2px } .loops tr:last-child td:last-child { border-bottom-width: 2px }
 .loops .right, .loops .right:last-child { background: var(--right) }
 .loops .wrong, .loops .wrong:last-child { background: var(--wrong) }
-.mark { font-size: .72em; margin-left: .1em; color: var(--yes) } .wrong .mark { color: var(--no) }
+.mark { font-weight: 700; margin-left: .15em; color: var(--yes) } .wrong .mark { color: var(--no) }
 .loops td:is(:hover, :focus) { z-index: 3; outline: 2px solid var(--muted); outline-offset: -2px }
 .loops td[data-sure]:is(:hover, :focus)::after { content: attr(data-sure); position: absolute; bottom: 100%; left: 50%;
   transform: translateX(-50%); padding: .1rem .4rem; border-radius: 4px; white-space: nowrap; pointer-events: none;

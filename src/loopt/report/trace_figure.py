@@ -27,13 +27,13 @@ def draw_trace(trace: Trace, folder: Path, name: str) -> list[Path]:
     widest = max(sum(_widths(trace, band)) for band in bands)
     across = max(label + widest + 1, 40)
     title = textwrap.wrap(trace.title, across)
-    down = len(title) + len(bands) * (len(trace.rows) + 1) + (len(bands) - 1) + 1.6
+    down = 0.8 * len(title) + len(bands) * (len(trace.rows) + 1) + (len(bands) - 1) + 1.6
     figure = Figure(figsize=(across * CHARACTER, down * LINE))
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, across), ylim=(down, 0))
     axes.axis("off")
     for line, text in enumerate(title):
-        axes.text(1, line + 0.7, text, weight="bold", fontsize=9, va="center")
-    y = len(title) + 0.4
+        axes.text(1, 0.8 * line + 0.7, text, weight="bold", fontsize=9, va="center")
+    y = 0.8 * len(title) + 0.4
     for band in bands:
         _draw_band(axes, trace, band, label, y)
         y += len(trace.rows) + 2

@@ -45,5 +45,7 @@ loops = Experiment(
     configure=_configure,
     small={variant: variant for variant in VARIANTS},
     loops_to_test=tuple(range(1, 4 * TRAINED + 1)),
-    in_words={variant: f"{TASKS[variant.partition('-')[0]]}, {LOOPS[variant.partition('-')[2]]}" for variant in VARIANTS},
+    in_words={
+        variant: f"{TASKS[variant.partition('-')[0]]}, {LOOPS[variant.partition('-')[2]]}" for variant in VARIANTS
+    },
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -136,9 +136,11 @@ def _onwards(directory: Path) -> Onwards:
 
 
 def _facts(config: TrainConfig, result: dict[str, Any]) -> list[str]:
-    model, optim = config.model, config.optim
+    model, optim, source = config.model, config.optim, config.source
+    settings = {field.name: getattr(source, field.name) for field in fields(source)}
+    written = {name: " ".join(map(str, v)) if isinstance(v, tuple) else v for name, v in settings.items() if v}
     return [
-        f"Task: {config.source}",
+        f"Task: {source.name}, {', '.join(f'{name} {value}' for name, value in written.items())}",
         f"Model: d_model {model.d_model}, {model.n_heads} heads, d_ff {model.d_ff}, {model.positions} positions",
         f"Training: {optim.name}, peak learning rate {optim.lr}, {config.steps} steps of {config.batch_size} examples, "
         f"seed {config.seed}; the same for all three",
