@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from loopt.report.comparison import Comparison
 from loopt.report.figures import BLUE, INK, MUTED, VERMILION, in_style, label_ends, panels, write_figure
 
-STYLES = {  # the last is drawn on top
+STYLES: dict[str, dict[str, Any]] = {  # the last is drawn on top
     "iso_param": {"color": INK, "linestyle": ":", "marker": "^", "linewidth": 1.4},
     "iso_flop": {"color": VERMILION, "linestyle": "--", "marker": "s", "linewidth": 1.4},
     "looped": {"color": BLUE, "linestyle": "-", "marker": "o", "linewidth": 2.0},

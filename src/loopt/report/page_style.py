@@ -17,7 +17,8 @@ VARIABLES = {
 
 STYLE = """
 :root { color-scheme: light dark; --page: #ffffff; --ink: #1f2328; --muted: #5b6168; --faint: #c9ced4; --soft: #f3f4f6;
-  --looped: #0072b2; --deep: #b34e00; --tint: #e5f1f8; --right: #d5eee2; --wrong: #fbe0d5; --yes: #00694d; --no: #a33c00 }
+  --looped: #0072b2; --deep: #b34e00; --tint: #e5f1f8; --right: #d5eee2; --wrong: #fbe0d5;
+  --yes: #00694d; --no: #a33c00 }
 @media (prefers-color-scheme: dark) { :root { --page: #14171a; --ink: #e6e8ea; --muted: #a3abb3; --faint: #3f464d;
   --soft: #1f2429; --looped: #66bdf0; --deep: #f5935a; --tint: #16303f; --right: #123d2e; --wrong: #4b2416;
   --yes: #5fd6ac; --no: #ffab85 } }
@@ -33,13 +34,15 @@ table { border-collapse: separate; border-spacing: 0; font-variant-numeric: tabu
 .figures th:first-child { text-align: left } tr + tr th { font-weight: inherit }
 .figures .looped, .figures .looped th { font-weight: 600; background: var(--tint) }
 th:first-child { position: sticky; left: 0; z-index: 2; background: var(--page); white-space: nowrap }
-pre { background: var(--soft); padding: .8rem; overflow-x: auto; font-size: .72rem; line-height: 1.35; border-radius: 6px }
+pre { background: var(--soft); padding: .8rem; overflow-x: auto; font-size: .72rem; line-height: 1.35;
+  border-radius: 6px }
 .loops td, .loops th { padding: .2rem .25rem; text-align: center; font: .82rem ui-monospace, monospace }
 .loops th { text-align: right; padding-right: .6rem }
 .loops td { position: relative; min-width: 2rem; white-space: nowrap }
 .loops td:last-child { position: sticky; right: 0; z-index: 1; min-width: 2.4rem; background: var(--page);
   border: solid var(--looped); border-width: 0 2px }
-.loops tr:first-child td:last-child { border-top-width: 2px } .loops tr:last-child td:last-child { border-bottom-width: 2px }
+.loops tr:first-child td:last-child { border-top-width: 2px }
+.loops tr:last-child td:last-child { border-bottom-width: 2px }
 .loops .right, .loops .right:last-child { background: var(--right) }
 .loops .wrong, .loops .wrong:last-child { background: var(--wrong) }
 .mark { font-weight: 700; margin-left: .15em; color: var(--yes) } .wrong .mark { color: var(--no) }

@@ -23,5 +23,6 @@ def draw_loop_sketch(plan: LoopPlan, reads: str, writes: str) -> str:
 <path d="M70 95l-6-13h12z" fill="var(--looped)"/>
 <g fill="var(--ink)" font-size="13" text-anchor="middle">
 <text x="210" y="18" fill="var(--looped)" font-weight="600">{escape(times)}</text>
-<text x="210" y="72">{escape(layers)}</text><text x="149" y="105">attention</text><text x="267" y="105">feed-forward</text>
+<text x="210" y="72">{escape(layers)}</text>
+<text x="149" y="105">attention</text><text x="267" y="105">feed-forward</text>
 <text x="27" y="99">{escape(reads)}</text><text x="396" y="99">{escape(writes)}</text></g></svg>"""

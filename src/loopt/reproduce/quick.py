@@ -137,6 +137,7 @@ def _onwards(directory: Path) -> Onwards:
 
 def _facts(config: TrainConfig, result: dict[str, Any]) -> list[str]:
     model, optim, source = config.model, config.optim, config.source
+    assert isinstance(source, Task)
     settings = {field.name: getattr(source, field.name) for field in fields(source)}
     written = {name: " ".join(map(str, v)) if isinstance(v, tuple) else v for name, v in settings.items() if v}
     return [

@@ -16,7 +16,7 @@ from loopt.analysis import percent_gap
 from loopt.plan import LoopPlan
 from loopt.report.figures import Spread
 from loopt.report.sheet import Cell, Line, Sheet
-from loopt.reproduce.experiment import Experiment, Job, Row, Scale, jobs_of
+from loopt.reproduce.experiment import Experiment, Job, Row, Scale
 
 MOST_SEEDS = 100
 SOLVED = 0.99
