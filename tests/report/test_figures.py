@@ -10,6 +10,7 @@ import matplotlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.text import Text
 
 from look import contrast, seen_apart, texts_of
 from loopt.analysis.exits import THRESHOLDS
@@ -52,7 +53,7 @@ def is_drawn(paths: list[Path], name: str) -> list[str]:
 def test_colors_are_told_apart_by_deuteranopes() -> None:
     for one, other in itertools.combinations(COLORS, 2):
         assert seen_apart(one, other) > 15, (one, other)
-    assert seen_apart("#2e8b57", "#b8602c") < 15  # such as a green and a brown, which are not
+    assert seen_apart("#5f8f2f", "#9a7030") < 15  # such as a green and a brown, which are not
 
 
 def test_curves_are_told_apart_without_color() -> None:
@@ -85,11 +86,9 @@ def test_labels_stand_beside_the_axes_and_on_no_other_label(log: bool) -> None:
         axes.set_yscale("log")
     label_ends(axes, [(10, y, f"a model\nof {y:g}", COLORS[0]) for y in (40.0, 41.0, 42.0, 99.0)])
     figure.draw_without_rendering()
-    boxes = [text.get_window_extent() for text in axes.texts]
+    boxes = [Text.get_window_extent(text) for text in axes.texts]  # an annotation's own has its line in it, too
     assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
-    inside = [text.get_tightbbox() for text in axes.texts]
-    assert not any(axes.bbox.x1 > box.x0 for box in boxes)
-    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 + 1 for box in inside)
+    assert all(axes.bbox.x1 < box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
 
 
 def test_nobody_elses_figures_change(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]]) -> None
     """Writes a label beside the end of each curve, right of the axes: (x, y, text, color). Labels keep apart; a thin
     line leads to the end of one that had to move. To be called when everything else is drawn."""
     axes.figure.draw_without_rendering()  # now the axes have their height
-    line = 1.3 * LABEL_SIZE / 72 * axes.figure.dpi / axes.bbox.height
+    line = 1.5 * LABEL_SIZE / 72 * axes.figure.dpi / axes.bbox.height
     tall = max((text.count("\n") + 1 for _, _, text, _ in ends), default=1)
     to_axes = axes.transData + axes.transAxes.inverted()
     right = [to_axes.transform((x, y)) for x, y, _, _ in ends]
