@@ -477,19 +477,19 @@ def _hops_rows(capsys: Captured) -> list[tuple[str, ...]]:
 
 
 def test_figures_are_drawn_of_what_the_results_have(tmp_path: Path, capsys: Captured) -> None:
-    for name, extra, figure, others in (
-        ("igsm", {"by_difficulty": {"1 operation": 0.5, "2 operations": 0.25}}, "difficulty.png", ""),
-        ("loops", {"by_loops": {"1": 0.25, "6": 0.75}}, "loops.png", "loops.svg, "),
+    for name, extra, figure in (
+        ("igsm", {"by_difficulty": {"1 operation": 0.5, "2 operations": 0.25}}, "difficulty"),
+        ("loops", {"by_loops": {"1": 0.25, "6": 0.75}}, "loops"),
     ):
         for job in jobs_of(EXPERIMENTS[name], "cpu", 1):
             tests = EXPERIMENTS[name].columns_of(job.variant, "cpu")
             leave_result(job, tmp_path / "Y", dict.fromkeys(tests, 0.5), **extra)
         assert run("reproduce", name, "--scale", "cpu", "--runs", "X", "--results", "Y") == 0
         folder = tmp_path / "Y" / name / "cpu"
-        told = f"Also as table.md, table.tex, table.png, {others}{figure} in Y/{name}/cpu\n"
+        told = f"Also as table.md, table.tex, table.svg, table.png, {figure}.svg, {figure}.png in Y/{name}/cpu\n"
         assert told in capsys.readouterr().out
-        assert {path.name for path in folder.glob("*.png")} == {"table.png", figure}
-        assert (folder / figure).read_bytes().startswith(b"\x89PNG")
+        assert {path.name for path in folder.glob("*.png")} == {"table.png", f"{figure}.png"}
+        assert (folder / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_every_seed_of_the_paper_has_a_state(capsys: Captured) -> None:

@@ -98,7 +98,7 @@ def test_a_theorem_is_shown_and_saved(tmp_path: Path, capsys: Captured) -> None:
         assert f"- {note}" in re.sub(r" *\n  ", " ", shown.out)
     assert re.search(r"^loop 3 +e +e +e +e +e +1-5$", shown.out, re.MULTILINE)
     for i in (1, 2):
-        assert f"Drawn in out/group-composition-{i}.png\n" in shown.out
+        assert f"Drawn in out/group-composition-{i}.svg and group-composition-{i}.png\n" in shown.out
         assert (tmp_path / "out" / f"group-composition-{i}.png").read_bytes().startswith(b"\x89PNG")
 
     (saved,) = (tmp_path / "out" / "group-composition").iterdir()
@@ -119,8 +119,8 @@ def same_weights(one: LoopedTransformer, other: LoopedTransformer) -> bool:
 
 def test_a_picture_goes_here_unless_told_otherwise(tmp_path: Path, capsys: Captured) -> None:
     assert run("cot", "--bits", "2", "--show") == 0
-    assert "Drawn in cot-2.png\n" in capsys.readouterr().out
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cot-1.png", "cot-2.png"]
+    assert "Drawn in cot-2.svg and cot-2.png\n" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cot-1.png", "cot-1.svg", "cot-2.png", "cot-2.svg"]
 
 
 def test_what_is_not_exact_is_told(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:

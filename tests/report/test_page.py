@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
 
+from look import contrast
 from loopt import LoopPlan
 from loopt.analysis import LoopAnswer
 from loopt.report.comparison import Comparison, TrainedModel
-from loopt.report.curves import draw_curves, spread_labels
-from loopt.report.page import Solved, render_page
+from loopt.report.curves import draw_curves
+from loopt.report.figures import BLUE, INK, VERMILION
+from loopt.report.page import Onwards, Solved, render_page
 
 VOID = {"meta", "br", "img", "hr", "input"}
 NASTY = """<script>alert("1 & 2")</script>'"""
@@ -25,6 +27,7 @@ class Checked(HTMLParser):
         self.text = ""
         self.tags: list[str] = []
         self.loads: list[str] = []
+        self.links: list[str] = []
         self.feed(page)
         self.close()
         assert not self.open
@@ -38,7 +41,7 @@ class Checked(HTMLParser):
     def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         for name, value in attributes:
             if name in ("src", "href", "xlink:href", "data") and not (value or "").startswith("#"):
-                self.loads.append(f"{tag} {name}={value}")
+                (self.links if tag == "a" else self.loads).append(str(value))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -67,13 +70,15 @@ def page(tmp_path: Path, *accuracies: float) -> str:
         examples=8,
     )
     compared = comparison(*accuracies)
-    svg = draw_curves(compared, 0.25, tmp_path / "curves.png")
-    return render_page(NASTY, f"claim {NASTY}", compared, svg, solved, [f"fact {NASTY}"])
+    svg, _ = draw_curves(compared, 0.25, tmp_path)
+    onwards = Onwards([(NASTY, f"loopt {NASTY}")], [(NASTY, f"https://example.org/?{NASTY}")])
+    return render_page(NASTY, f"claim {NASTY}", compared, svg.read_text(), solved, [f"fact {NASTY}"], onwards)
 
 
 def test_text_is_text_and_nothing_is_loaded(tmp_path: Path) -> None:
     read = Checked(page(tmp_path, 0.3, 0.9, 0.8))
-    assert read.text.count(NASTY) == 5  # title and heading, claim, drawing, fact
+    assert read.text.count(NASTY) == 8  # title and heading, claim, drawing, fact, what next: a command and a link
+    assert read.links == [f"https://example.org/?{NASTY}"]
     assert not read.loads
     assert not {"script", "link", "iframe", "img"} & set(read.tags)
 
@@ -86,9 +91,11 @@ def test_the_figures_are_there(tmp_path: Path) -> None:
 
 def test_right_and_wrong_are_told_apart(tmp_path: Path) -> None:
     shown = page(tmp_path, 0.3, 0.9, 0.8)
-    assert '<td class="wrong" title="75% sure">&lt;</td>' in shown
-    assert '<td class="right" title="75% sure">&amp;</td>' in shown
-    assert shown.count('<td title="50% sure">') == 2  # where nothing is asked, nothing is right or wrong
+    wrong, right = (f'<td class="{verdict}" tabindex="0" data-sure="75% sure">' for verdict in ("wrong", "right"))
+    assert f'{wrong}&lt;<span class="mark">✗</span></td>' in shown
+    assert f'{right}&amp;<span class="mark">✓</span></td>' in shown
+    # where nothing is asked, nothing is right or wrong
+    assert shown.count('<td tabindex="-1" data-sure="50% sure">&lt;</td>') == 2
 
 
 def test_no_gap_between_equal_baselines(tmp_path: Path) -> None:
@@ -99,10 +106,33 @@ def test_the_same_results_give_the_same_page(tmp_path: Path) -> None:
     assert page(tmp_path, 0.3, 0.9, 0.8) == page(tmp_path, 0.3, 0.9, 0.8)
 
 
-def test_labels_keep_apart() -> None:
-    for heights in ([30.0, 30.0, 30.0], [99.0, 100.0, 98.0], [25.0, 99.0, 26.0], [0.0, 50.0, 100.0]):
-        moved = spread_labels(heights, 13.0)
-        ordered = sorted(moved)
-        assert all(b - a >= 13 for a, b in pairwise(ordered))
-        assert max(moved) == max(heights)
-    assert spread_labels([0.0, 50.0, 100.0], 13.0) == [0.0, 50.0, 100.0]
+def test_the_page_explains_itself(tmp_path: Path) -> None:
+    shown = page(tmp_path, 0.3, 0.9, 0.8)
+    for said in ("⊥ is the answer where", "✓ where that is the", "3 times through the same weights", "Tap an answer"):
+        assert said in shown
+    for rule in (":is(:hover, :focus)::after { content: attr(data-sure)", "td:last-child { position: sticky; right: 0"):
+        assert rule in shown
+
+
+def test_every_color_has_a_shade_for_the_night(tmp_path: Path) -> None:
+    shown = page(tmp_path, 0.3, 0.9, 0.8)
+    style, _, body = shown.partition("</style>")
+    day, _, night = style.partition("@media (prefers-color-scheme: dark)")
+    used = set(re.findall(r"var\(--(\w+)\)", shown))
+    assert {"page", "ink", "muted", "looped", "deep", "right", "wrong"} <= used
+    for scheme in (day, night):
+        assert used == set(re.findall(r"--(\w+): #", scheme))
+    assert not any(color in body for color in (BLUE, INK, VERMILION, "#ffffff"))
+
+
+def test_text_on_the_page_can_be_read_by_day_and_by_night(tmp_path: Path) -> None:
+    style = page(tmp_path, 0.3, 0.9, 0.8).partition("</style>")[0]
+    for scheme in style.split("@media (prefers-color-scheme: dark)")[:2]:
+        shade = dict(re.findall(r"--(\w+): (#\w{6})", scheme))
+        pairs = [(text, "page") for text in ("ink", "muted", "looped", "deep")]
+        pairs += [("ink", ground) for ground in ("soft", "tint", "right", "wrong")] + [
+            ("yes", "right"),
+            ("no", "wrong"),
+        ]
+        for text, ground in pairs:
+            assert contrast(shade[text], shade[ground]) >= 4.5, (text, ground)

@@ -17,6 +17,7 @@ from loopt.errors import InputError, RunError
 from loopt.evaluation.catalogue import TASKS
 from loopt.evaluation.mini_sets import mini_data_dir
 from loopt.report import sheet as sheets
+from loopt.report.sheet_figure import draw_sheet
 from loopt.reproduce.catalogue import LANGUAGE
 from loopt.reproduce.experiment import Experiment, Scale, jobs_of
 from loopt.reproduce.language import language_experiments, prepared_text
@@ -233,7 +234,7 @@ def test_rows_are_trained_measured_and_compared(tmp_path: Path) -> None:
     for sheet in tables.values():
         assert sheets.markdown(sheet).count("\n| ") == len(sheet.lines) + 1
         assert "λ" not in sheets.latex(sheet)
-    sheets.draw(tables["table"], tmp_path / "table.png")
+    assert len(draw_sheet(tables["table"], tmp_path)) == 2
     drawn = {path.name for path in draw_language_figures(experiment, "cpu", folders.results, tmp_path / "figures")}
     assert drawn >= {"isoplot.svg", "isoplot.png", "loops.svg", "loops.png"}
 

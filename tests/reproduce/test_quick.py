@@ -33,7 +33,9 @@ def out(base: TrainConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_page_and_claim_have_the_results_figures(base: TrainConfig, out: Path) -> None:
-    assert sorted(path.name for path in out.iterdir()) == sorted([*DIRECTORIES, "curves.png", "index.html"])
+    assert sorted(path.name for path in out.iterdir()) == sorted(
+        [*DIRECTORIES, "curves.png", "curves.svg", "index.html"]
+    )
     done = quick(base, out, tiny_runs.CPU, print)
     assert isinstance(done, QuickResult)
     page = done.page.read_text(encoding="utf-8")

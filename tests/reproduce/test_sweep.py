@@ -18,6 +18,7 @@ from loopt._version import source_hash
 from loopt.errors import InputError, RunError
 from loopt.files import check_signature
 from loopt.plan import LoopPlan
+from loopt.report.figures import Spread
 from loopt.reproduce.experiment import Experiment, Job, Scale, jobs_of
 from loopt.reproduce.sweep import Folders, run_locally, status_of
 from loopt.reproduce.table import by_difficulty, by_loops
@@ -243,7 +244,9 @@ def test_models_are_measured_with_other_loops_where_asked(tmp_path: Path) -> Non
     expected = {str(n): exact_match(model, task, "test", config.test_examples, loops=n).accuracy for n in (1, 2, 5)}
     assert found["by_loops"] == expected
     assert found["by_loops"]["2"] == found["result"]["accuracy"]
-    assert by_loops(experiment, "cpu", tmp_path / "results") == {"1x2-p1": {int(n): a for n, a in expected.items()}}
+    assert by_loops(experiment, "cpu", tmp_path / "results") == {
+        "p=16": {int(n): Spread.of([100 * accuracy]) for n, accuracy in expected.items()}
+    }
 
 
 def test_models_are_measured_on_each_difficulty_of_their_task(tmp_path: Path) -> None:
@@ -260,7 +263,7 @@ def test_models_are_measured_on_each_difficulty_of_their_task(tmp_path: Path) ->
     for job in jobs_of(experiment, "cpu", 1):
         model, config = Run.load(folders_in(tmp_path).run_of(job)).load_model(), job.config
         assert rows[job.row.plan] == {
-            name: exact_match(model, one, "test", config.test_examples).accuracy
+            name: Spread.of([100 * exact_match(model, one, "test", config.test_examples).accuracy])
             for name, one in task.difficulties.items()
         }
         assert len(rows[job.row.plan]) == 3

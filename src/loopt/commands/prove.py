@@ -12,9 +12,10 @@ import torch
 from loopt.commands.parsing import choose, parse_options
 from loopt.errors import InputError
 from loopt.files import explain_os_errors
-from loopt.report.curves import require_matplotlib
-from loopt.report.proofs import comparison_table, draw_trace, proof_report, summary, trace_text
+from loopt.report.figures import require_matplotlib
+from loopt.report.proofs import comparison_table, proof_report, summary, trace_text
 from loopt.report.screen import printable, screen
+from loopt.report.trace_figure import draw_trace
 from loopt.runs import Run
 from loopt.tasks.phop import PHop
 from loopt.theory import chain_of_thought_proof, group_composition, phop, simulation
@@ -199,10 +200,9 @@ def _report(name: str, proof: Proof, options: Options) -> None:
     console = screen()
     console.print(proof_report(proof))
     for i, trace in enumerate(proof.traces, start=1):
-        png = (options.save or Path()) / f"{name}-{i}.png"
-        draw_trace(trace, png)
+        svg, png = draw_trace(trace, options.save or Path(), f"{name}-{i}")
         print(trace_text(trace, console.width))
-        print(f"Drawn in {printable(png)}\n")
+        print(f"Drawn in {printable(svg)} and {printable(png.name)}\n")
     if options.save is not None:
         for model_name, model in proof.models.items():
             directory = options.save / name / re.sub(r"[^\w.]+", "-", model_name)

@@ -14,18 +14,15 @@ from loopt.commands.reproduce_language import LanguageOptions, describe_language
 from loopt.commands.sweeping import ExperimentOptions, chosen_jobs, rows_named, run_sweep, say
 from loopt.commands.train import report_stop
 from loopt.errors import InputError
-from loopt.files import explain_os_errors
 from loopt.report import sheet as sheets
-from loopt.report.by_loops import draw_by_loops
 from loopt.report.comparison import terminal_table
-from loopt.report.curves import draw_by_difficulty, require_matplotlib
+from loopt.report.figures import require_matplotlib
 from loopt.report.screen import printable, screen
 from loopt.reproduce.catalogue import EXPERIMENTS, LANGUAGE
 from loopt.reproduce.experiment import Experiment, Scale, jobs_of
-from loopt.reproduce.language_table import build_language_sheets
 from loopt.reproduce.quick import QuickResult, claim, quick
+from loopt.reproduce.rendering import build_sheets, write_experiment
 from loopt.reproduce.sweep import Folders, status_of
-from loopt.reproduce.table import build_sheet, by_difficulty, by_loops
 from loopt.training import Session, presets
 
 USAGE = """\
@@ -51,7 +48,7 @@ Train the models behind a table or figure and show ours beside the paper's.
   regularization     Table 4, Figures 5 and 6: 24 layers drawn towards 4, 6, 8 or 12 looped ones
   depth-scaling      Figure 3: (4⊗L) and (4L⊗1) for L = 1 to 12
   status             what is finished and what is missing, of all of them
-  table              a table again, from the result files alone
+  table              a table and its figures again, from the result files alone
 
 --scale cpu is a miniature that ends in minutes; short has the paper's sizes and a recipe of ours; paper is the
 appendix's setting. Language models train on text that --data names. Results go to runs/results; `status` and `table`
@@ -97,7 +94,7 @@ class TableOptions:
     """Print a table from the result files, those of runs here and the project's own. For example:
 
     loopt reproduce table phop --scale short --format markdown
-    loopt reproduce table phop --scale short --results results
+    loopt reproduce table phop --scale short --results results --draw figures
     """
 
     name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
@@ -110,6 +107,8 @@ class TableOptions:
     """Only these rows, such as 1x6 6x1, compared on the seeds that they share; all unless given."""
     results: tuple[Path, ...] = (Folders.results, PROJECT_RESULTS)
     """Where the result files are; a table for each folder that has any."""
+    draw: Path | None = None
+    """Also write the table as Markdown and LaTeX, and every figure as SVG and PNG, into this folder."""
 
 
 def main(arguments: list[str]) -> int:
@@ -153,23 +152,10 @@ def _experiment(experiment: Experiment, options: ExperimentOptions) -> int:
 
 def _show(experiment: Experiment, scale: Scale, folders: Folders) -> None:
     """Prints the table, and writes it and the figures beside the results."""
-    sheet = build_sheet(experiment, scale, folders.results)
-    screen().print(sheets.terminal(sheet))
+    screen().print(sheets.terminal(build_sheets(experiment, scale, folders.results)["table"]))
     folder = folders.results / experiment.name / scale
-    with explain_os_errors(f"write {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "table.md").write_text(sheets.markdown(sheet), encoding="utf-8")
-        (folder / "table.tex").write_text(sheets.latex(sheet), encoding="utf-8")
-        sheets.draw(sheet, folder / "table.png")
-        written = ["table.md", "table.tex", "table.png"]
-        if curves := by_loops(experiment, scale, folders.results):
-            percents = {name: {n: 100 * share for n, share in curve.items()} for name, curve in curves.items()}
-            drawn = draw_by_loops(percents, experiment.rows[0].plan.blocks[0].loops, folder)
-            written += [path.name for path in drawn]
-        if graded := by_difficulty(experiment, scale, folders.results):
-            draw_by_difficulty(graded, folder / "difficulty.png")
-            written.append("difficulty.png")
-    print(f"Also as {', '.join(written)} in {printable(folder)}")
+    written = write_experiment(experiment, scale, folders.results, folder)
+    print(f"Also as {', '.join(path.name for path in written)} in {printable(folder)}")
 
 
 def _status(options: StatusOptions) -> int:
@@ -197,15 +183,21 @@ def _table(options: TableOptions) -> int:
         raise InputError(f"experiment {options.name!r} is not known; allowed are {', '.join(every)}")
     experiment = rows_named(every[options.name], options.rows)
     found = [path for path in options.results if any((path / experiment.folder / options.scale).glob("*.json"))]
+    if options.draw is not None:
+        require_matplotlib()
+        if len(found) != 1:
+            raise InputError(
+                f"draw={options.draw}: {len(found)} of the folders {', '.join(map(str, options.results))} have results "
+                f"of {options.name} at scale {options.scale}; allowed is one, as --results FOLDER chooses it"
+            )
     for folder in found or options.results[:1]:
-        if options.name in LANGUAGE:
-            tables = list(build_language_sheets(experiment, options.scale, folder).values())
-        else:
-            tables = [build_sheet(experiment, options.scale, folder)]
-        for sheet in tables:
+        for sheet in build_sheets(experiment, options.scale, folder).values():
             titled = replace(sheet, title=f"{sheet.title}, from {printable(folder)}")
             if options.format == "terminal":
                 screen().print(sheets.terminal(titled))
             else:
                 print(sheets.markdown(titled) if options.format == "markdown" else sheets.latex(titled))
+        if options.draw is not None:
+            written = write_experiment(experiment, options.scale, folder, options.draw)
+            print(f"Also as {', '.join(path.name for path in written)} in {printable(options.draw)}")
     return 0

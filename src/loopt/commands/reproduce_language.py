@@ -9,16 +9,14 @@ import torch
 
 from loopt.commands.sweeping import ExperimentOptions, chosen_jobs, run_sweep
 from loopt.evaluation.mini_sets import mini_data_dir
-from loopt.files import explain_os_errors
 from loopt.report import sheet as sheets
-from loopt.report.curves import require_matplotlib
+from loopt.report.figures import require_matplotlib
 from loopt.report.screen import printable, screen
 from loopt.reproduce.experiment import Experiment, Scale
 from loopt.reproduce.language import language_experiments, prepare_command, prepared_text
-from loopt.reproduce.language_figures import draw_language_figures
 from loopt.reproduce.language_measurement import LanguageMeasurement
 from loopt.reproduce.language_settings import SETTINGS
-from loopt.reproduce.language_table import build_language_sheets
+from loopt.reproduce.rendering import build_sheets, write_experiment
 from loopt.reproduce.sweep import Folders
 
 ON_SCREEN = ("table", "likelihood")
@@ -64,22 +62,9 @@ def run_language(name: str, options: LanguageOptions) -> int:
 
 def _show(experiment: Experiment, scale: Scale, folders: Folders) -> None:
     """Prints the tables, and writes all of them and the figures beside the results."""
+    for name, sheet in build_sheets(experiment, scale, folders.results).items():
+        if name in ON_SCREEN:
+            screen().print(sheets.terminal(sheet))
     folder = folders.results / experiment.name / scale
-    written = []
-    with explain_os_errors(f"write {folder}"):
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, sheet in build_language_sheets(experiment, scale, folders.results).items():
-            if name in ON_SCREEN:
-                screen().print(sheets.terminal(sheet))
-            written += _write(sheet, folder / name)
-        written += [path.name for path in draw_language_figures(experiment, scale, folders.results, folder)]
-    print(f"Also as {', '.join(written)} in {printable(folder)}")
-
-
-def _write(sheet: sheets.Sheet, stem: Path) -> list[str]:
-    """Writes a table in every form, and returns the names of the files."""
-    stem.with_suffix(".md").write_text(sheets.markdown(sheet), encoding="utf-8")
-    stem.with_suffix(".tex").write_text(sheets.latex(sheet), encoding="utf-8")
-    for kind in (".png", ".svg"):
-        sheets.draw(sheet, stem.with_suffix(kind))
-    return [f"{stem.name}{kind}" for kind in (".md", ".tex", ".png", ".svg")]
+    written = write_experiment(experiment, scale, folders.results, folder)
+    print(f"Also as {', '.join(path.name for path in written)} in {printable(folder)}")

@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from loopt.report.figures import panels, style_of, write_figure
+from loopt.report.figures import MUTED, Spread, in_style, label_ends, panels, plot_spreads, style_of, write_figure
 
 
+@in_style
 def draw_by_loops(
-    curves: Mapping[str, Mapping[int, float]], trained: int, folder: Path, quality: str = "accuracy, %"
+    curves: Mapping[str, Mapping[int, Spread]], trained: int, folder: Path, quality: str = "accuracy, %"
 ) -> list[Path]:
     """Draws curves from loops to quality, as loops.svg and loops.png; a line marks how many loops training had."""
-    figure, (axes,) = panels(1, 6.4, 3.6)
-    axes.axvline(trained, color="#80868b", linestyle="--", linewidth=1)
-    top = {"transform": axes.get_xaxis_transform(), "va": "top", "fontsize": 8, "color": "#5f6368"}
-    axes.text(trained, 1.0, f" trained with {trained}", **top)
-    for index, (name, curve) in enumerate(curves.items()):
-        axes.plot(list(curve), list(curve.values()), markersize=4, label=name, **style_of(index))
-    axes.set(xlabel="loops at inference", ylabel=quality)
+    figure, (axes,) = panels(1, 7.0, 3.6)
+    axes.axvline(trained, color=MUTED, linestyle="--", linewidth=1)
+    top = {"transform": axes.get_xaxis_transform(), "va": "bottom", "ha": "center", "color": MUTED}
+    axes.text(trained, 1.01, f"{trained} in training", **top)
+    for index, curve in enumerate(curves.values()):
+        plot_spreads(axes, curve, **style_of(index))
+    axes.set(xlabel="number of loops at inference", ylabel=quality)
     axes.xaxis.get_major_locator().set_params(integer=True)
     if quality.endswith("%"):
-        axes.set_ylim(0, 104)
+        axes.set_ylim(0, 103)
     if len(curves) > 1:
-        figure.legend(loc="outside lower center", ncols=3, fontsize=8, frameon=False, handlelength=3.5)
+        last = {name: max(curve) for name, curve in curves.items()}
+        ends = [
+            (last[name], curve[last[name]].mean, name, style_of(index)["color"])
+            for index, (name, curve) in enumerate(curves.items())
+        ]
+        label_ends(axes, ends)
     return write_figure(figure, folder, "loops")

@@ -8,16 +8,15 @@ from typing import Any
 
 from torch import Tensor
 
-from loopt.report.curves import require_matplotlib
-from loopt.report.figures import write_figure
+from loopt.report.figures import in_style, in_words, write_figure
 
 READABLE = 8  # layers whose cosines still fit into their cells as numbers
 
 
+@in_style
 def draw_heatmaps(runs: Mapping[str, Mapping[str, Tensor]], folder: Path) -> list[Path]:
     """Draws a row of heatmaps [L, L] for each run, one for each parameter group, as similarity.svg and similarity.png.
     All are on the scale from -1 to 1, dark where layers are alike, so that they can be compared."""
-    require_matplotlib()
     from matplotlib.figure import Figure
 
     groups = list(dict.fromkeys(group for matrices in runs.values() for group in matrices))
@@ -31,12 +30,12 @@ def draw_heatmaps(runs: Mapping[str, Mapping[str, Tensor]], folder: Path) -> lis
                 continue
             matrix = matrices[group]
             image = axes.imshow(matrix.numpy(), vmin=-1, vmax=1, cmap="Greys")
-            axes.set_title(group, fontsize=9)
+            axes.set_title(in_words(group), fontsize=9)
             axes.set(xticks=_ticks(len(matrix)), yticks=_ticks(len(matrix)))
             axes.tick_params(labelsize=7)
             if len(matrix) <= READABLE:
                 _write_numbers(axes, matrix)
-    figure.colorbar(image, ax=list(grid.flat), shrink=0.8, label="cosine")
+    figure.colorbar(image, ax=list(grid.flat), shrink=0.8, label="cosine of two layers' weights")
     figure.supxlabel("layer", fontsize=9)
     return write_figure(figure, folder, "similarity")
 

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loopt.analysis.isoplot import IsoLine, IsoPoint
-from loopt.report.figures import panels, style_of, write_figure
+from loopt.report.figures import in_style, in_words, panels, style_of, write_figure
 
 
+@in_style
 def draw_isoplot(points: Sequence[IsoPoint], lines: Sequence[IsoLine], unit: str, folder: Path) -> list[Path]:
     """Draws a panel for each group, a fitted line for each model, as isoplot.svg and isoplot.png. Log-perplexity runs
     from right to left, so that training goes to the right."""
@@ -20,14 +21,13 @@ def draw_isoplot(points: Sequence[IsoPoint], lines: Sequence[IsoLine], unit: str
             style = style_of(models.index(line.model))
             mine = [point for point in points if point.model == line.model]
             x = [point.log_perplexity for point in mine]
-            axes.plot(x, [point.scores[group] for point in mine], **{**style, "linestyle": ""}, markersize=5)
+            axes.plot(x, [point.scores[group] for point in mine], **{**style, "linestyle": ""})
             if line.fit:
                 ends = [max(x), min(x)]
-                axes.plot(ends, [line.fit.at(end) for end in ends], **{**style, "marker": ""}, linewidth=1.4)
+                axes.plot(ends, [line.fit.at(end) for end in ends], **{**style, "marker": ""})
         axes.invert_xaxis()
-        axes.set_title(group, fontsize=9)
-        axes.set_xlabel("log-perplexity", fontsize=8)
-        axes.set_ylabel(unit, fontsize=8)
+        axes.set_title(in_words(group))
+        axes.set(xlabel="log-perplexity (training goes to the right)", ylabel=unit)
     handles = [grid[0].plot([], [], label=model, **style_of(i))[0] for i, model in enumerate(models)]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(models)), frameon=False, handlelength=4)
+    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(models)))
     return write_figure(figure, folder, "isoplot")

@@ -1,23 +1,17 @@
-"""A proof as tables of sizes and checks, and its traces as text and pictures."""
+"""A proof as tables of sizes and checks, and its traces as text."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from loopt.files import explain_os_errors
-from loopt.report.curves import require_matplotlib
 from loopt.theory.learned import HopComparison
 from loopt.theory.proof import Check, Proof, Size, Trace
-
-CHANGED, SAME = "#cfe3f4", "#ffffff"
 
 
 def proof_report(proof: Proof) -> RenderableType:
@@ -86,9 +80,9 @@ def trace_text(trace: Trace, width: int) -> str:
     loop 2  3  7  12
     """
     bands = []
-    for at in _bands(trace, width):
-        widths = [_column_width(trace, column) for column in at]
-        lines, label = [("", trace.columns), *trace.rows], _label_width(trace)
+    for at in bands_of(trace, width):
+        widths = [column_width(trace, column) for column in at]
+        lines, label = [("", trace.columns), *trace.rows], label_width(trace)
         bands.append(
             "\n".join(
                 "  ".join([name.ljust(label), *(cells[i].rjust(w) for i, w in zip(at, widths, strict=True))]).rstrip()
@@ -98,10 +92,10 @@ def trace_text(trace: Trace, width: int) -> str:
     return "\n\n".join([f"{trace.title}\n{bands[0]}", *bands[1:]])
 
 
-def _bands(trace: Trace, width: int) -> list[range]:
+def bands_of(trace: Trace, width: int) -> list[range]:
     """Cuts the columns into bands that fit beside the rows' names, with equally many columns where those fit too."""
-    room = width - _label_width(trace)
-    widths = [2 + _column_width(trace, column) for column in range(len(trace.columns))]
+    room = width - label_width(trace)
+    widths = [2 + column_width(trace, column) for column in range(len(trace.columns))]
     starts, used = [0], 0
     for column, wide in enumerate(widths):
         if used + wide > room and column > starts[-1]:  # a column too wide for any band has one to itself
@@ -115,52 +109,14 @@ def _bands(trace: Trace, width: int) -> list[range]:
     return [range(*ends) for ends in itertools.pairwise([*starts, len(widths)])]
 
 
-def _label_width(trace: Trace) -> int:
+def label_width(trace: Trace) -> int:
+    """Returns how many characters the longest name of a row has."""
     return max(len(name) for name, _ in trace.rows)
 
 
-def _column_width(trace: Trace, column: int) -> int:
+def column_width(trace: Trace, column: int) -> int:
+    """Returns how many characters the longest cell of a column has."""
     return max(len(cells[column]) for cells in (trace.columns, *(cells for _, cells in trace.rows)))
-
-
-FIGURE_WIDTH = 130
-"""The characters in a line of a figure."""
-CHARACTER, LINE = 0.083, 0.3
-"""The width of a character and the height of a line in a figure, in inches."""
-
-
-def draw_trace(trace: Trace, png: Path) -> None:
-    """Draws a trace as a grid, in which cells that differ from the row above are tinted."""
-    require_matplotlib()
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
-
-    bands, label = _bands(trace, FIGURE_WIDTH), _label_width(trace) + 2
-    widest = max(sum(_column_width(trace, column) + 2 for column in band) for band in bands)
-    across, down = max(label + widest, len(trace.title)) + 1, 1.4 + len(bands) * (len(trace.rows) + 2)
-    figure = Figure(figsize=(across * CHARACTER, down * LINE))
-    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, across), ylim=(down, 0))
-    axes.axis("off")
-    font: dict[str, Any] = {"family": "monospace", "fontsize": 9, "va": "center"}
-    axes.text(1, 0.75, trace.title, weight="bold", **{**font, "family": "sans-serif"})
-    y = 1.4  # below the title
-    for band in bands:
-        above = trace.columns
-        for row, (name, cells) in enumerate([("", trace.columns), *trace.rows]):
-            axes.text(label - 1, y + 0.5, name, ha="right", color="#5f6368", **font)
-            x = label
-            for column in band:
-                wide = _column_width(trace, column) + 2
-                if row:
-                    tint = CHANGED if row > 1 and cells[column] != above[column] else SAME
-                    axes.add_patch(Rectangle((x, y), wide, 1, facecolor=tint, edgecolor="#bbbbbb", linewidth=0.6))
-                weight = "bold" if row == 0 else "normal"
-                axes.text(x + wide / 2, y + 0.5, cells[column], ha="center", weight=weight, **font)
-                x += wide
-            above, y = cells, y + 1
-        y += 1
-    with explain_os_errors(f"write {png}"):
-        figure.savefig(png, dpi=130)
 
 
 def comparison_table(comparison: HopComparison, run: str) -> Table:

@@ -1,12 +1,10 @@
-"""A table of the paper with our numbers: for the terminal, in Markdown, in LaTeX and as a figure."""
+"""A table of the paper with our numbers: for the terminal, in Markdown and in LaTeX."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 
 from rich import box
@@ -14,11 +12,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from loopt.report.curves import require_matplotlib
 from loopt.report.drawing import human
 
 DETAILS = ("% gap", "seeds", "parameters", "FLOPs", "steps", "to 99%", "seconds")
-PANELS_SIDE_BY_SIDE = 4
 LATEX = str.maketrans(
     {
         "%": r"\%",
@@ -48,13 +44,22 @@ class Cell:
     """Whether both measure the same thing, so that their difference means something."""
     digits: int = 1
     """How many to show behind the point."""
+    every: tuple[float, ...] = ()
+    """The number of every seed, also of those that other lines lack: how much seeds differ."""
 
     @classmethod
-    def of(cls, values: Sequence[float | None], paper: float | None, comparable: bool = True, digits: int = 1) -> Cell:
+    def of(
+        cls,
+        values: Sequence[float | None],
+        paper: float | None,
+        comparable: bool = True,
+        digits: int = 1,
+        every: Sequence[float] = (),
+    ) -> Cell:
         """Returns the cell of a number with its value for each seed."""
         known = [value for value in values if value is not None]
         low, high = (min(known), max(known)) if len(known) > 1 else (None, None)
-        return cls(fmean(known) if known else None, low, high, paper, comparable, digits)
+        return cls(fmean(known) if known else None, low, high, paper, comparable, digits, tuple(every))
 
     def text(self, digits: int | None = None) -> str:
         """Returns our number, its range, and in brackets the paper's and the difference of the two as shown.
@@ -142,6 +147,8 @@ class Sheet:
     """The end of each column's axis in a figure; 100, of percents, unless given."""
     unit: str = "accuracy, %"
     """What the figure shows."""
+    in_words: tuple[str, ...] = ()
+    """What the columns are called in a figure; their headings unless given."""
 
     @property
     def header(self) -> list[str]:
@@ -212,43 +219,3 @@ def latex(sheet: Sheet) -> str:
             "",
         ]
     )
-
-
-def draw(sheet: Sheet, path: Path) -> None:
-    """Draws a panel per column: our accuracy as a bar and a number, its range as a line, the paper's as a tick."""
-    require_matplotlib()
-    from matplotlib.figure import Figure
-
-    lines = [line for line in sheet.lines if not line.derived]
-    wide = min(len(sheet.columns), PANELS_SIDE_BY_SIDE)
-    high = math.ceil(len(sheet.columns) / wide)
-    size = 1.2 + 2.8 * wide, 0.6 + high * (0.5 + 0.34 * len(lines))
-    figure = Figure(figsize=size, layout="constrained")
-    panels = figure.subplots(high, wide, sharey=True, squeeze=False)
-    places = range(len(lines))
-    colours = ["#1769aa" if line.looped else "#b8bec5" for line in lines]
-    tick = {"linestyle": "", "marker": "|", "markersize": 13, "markeredgewidth": 2, "color": "#c77700"}
-    tops = sheet.tops or (100.0,) * len(sheet.columns)
-    for index, (axes, column, top) in enumerate(zip(panels.flat, sheet.columns, tops, strict=False)):
-        cells = [line.cells[index] for line in lines]
-        axes.barh(places, [cell.ours or 0.0 for cell in cells], color=colours, height=0.62)
-        for place, cell in enumerate(cells):
-            if cell.low is not None:
-                axes.plot([cell.low, cell.high], [place, place], color="#202124", linewidth=1.2)
-            # a bar of length 0 may be measured or missing
-            text = "-" if cell.ours is None else f"{cell.ours:.{cell.digits}f}"
-            axes.text(1.2 * top, place, text, ha="right", va="center", color="#444444", fontsize=9)
-        paper = [(cell.paper, place) for place, cell in enumerate(cells) if cell.paper is not None]
-        if paper:  # no line at all, drawn outside the panel, would take all the room
-            axes.plot(*zip(*paper, strict=True), clip_on=False, **tick)
-        axes.set_title(column, fontsize=11)
-        axes.set(xlim=(0, 1.2 * top), xticks=[top * quarter / 4 for quarter in range(5)])
-        axes.xaxis.set_major_formatter("{x:g}")
-        axes.spines[["top", "right"]].set_visible(False)
-    for axes in panels.flat[len(sheet.columns) :]:
-        axes.set_axis_off()
-    panels[0, 0].set_yticks(places, [line.name for line in lines])
-    panels[0, 0].invert_yaxis()
-    has_paper = any(cell.paper is not None for line in sheet.lines for cell in line.cells)
-    figure.supxlabel(f"{sheet.unit} (bar: ours, tick: the paper's)" if has_paper else sheet.unit, fontsize=10)
-    figure.savefig(path, dpi=160)

@@ -69,4 +69,5 @@ addition = Experiment(
     configure=_configure,
     small={"n=8": "2 numbers, 2 digits (n=8)"},
     best_of=3,
+    in_words={column: f"{column.replace('=', ' = ')} operands" for column in COLUMNS},
 )

@@ -79,6 +79,8 @@ class Experiment:
     """Where runs and results are; experiments that share rows share a folder. The experiment's name unless given."""
     comparable: tuple[Scale, ...] = ("short", "paper")
     """The scales at which the paper's numbers measure the same thing as ours."""
+    in_words: dict[str, str] = field(default_factory=dict)
+    """What a column is called in figures, by its heading, where that is short."""
 
     def __post_init__(self) -> None:
         if not self.folder:
@@ -86,6 +88,10 @@ class Experiment:
 
     def columns(self, scale: Scale) -> list[str]:
         return [column for variant in self.variants for column in self.columns_of(variant, scale).values()]
+
+    def headings(self, scale: Scale) -> list[str]:
+        """Returns the columns' headings in a table."""
+        return [self.small[column] if scale == "cpu" else column for column in self.columns(scale)]
 
     def seeds_at(self, scale: Scale) -> int:
         """Returns the default number of seeds: at scale paper as many as the paper, else one."""

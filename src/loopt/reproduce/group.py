@@ -43,6 +43,12 @@ def _columns_of(variant: str, scale: Scale) -> dict[str, str]:
     return {f"n={length}": f"{name}, n={length}" for length in LENGTHS}
 
 
+HEADINGS = {f"{key.upper()}, n={LENGTH}": f"{name}, n={n} ({key.upper()})" for key, (name, n) in SMALL.items()}
+WORDS = {f"{key.upper()}, n={n}": f"{key.upper()}, n = {n} elements" for key in SMALL for n in LENGTHS} | {
+    f"{name}, n={n} ({key.upper()})": f"{name}, n = {n} elements (for {key.upper()})"
+    for key, (name, n) in SMALL.items()
+}
+
 group = Experiment(
     name="group",
     title=f"Words of up to {LENGTH} elements of a group (Theorem 5.1's problem)",
@@ -50,5 +56,6 @@ group = Experiment(
     variants=tuple(SMALL),
     columns_of=_columns_of,
     configure=_configure,
-    small={f"{key.upper()}, n={LENGTH}": f"{name}, n={n} ({key.upper()})" for key, (name, n) in SMALL.items()},
+    small=HEADINGS,
+    in_words=WORDS,
 )

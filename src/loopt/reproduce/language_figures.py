@@ -14,7 +14,7 @@ from loopt.analysis.points import Point, read_point, shared_metrics
 from loopt.analysis.scaling import fit_depth_law, series_of
 from loopt.errors import InputError
 from loopt.plan import LoopPlan
-from loopt.report.figures import panels, style_of, write_figure
+from loopt.report.figures import INK, in_style, panels, style_of, write_figure
 from loopt.report.heatmaps import draw_heatmaps
 from loopt.report.isoplot_figure import draw_isoplot
 from loopt.report.scaling_figure import draw_scaling
@@ -62,6 +62,7 @@ def _along_training(row: Row, found: Found) -> Iterator[IsoPoint]:
         yield IsoPoint(row.label, float(fraction), metrics["log_perplexity"], scores)
 
 
+@in_style
 def _draw_by_depth(rows: list[tuple[Row, Found]], folder: Path) -> list[Path]:
     """Draws what looped models do with other numbers of loops, by the depth that runs; a ring marks their own."""
     wanted = {"perplexity": "perplexity", "primitives": "primitives, %", "primitives/choice": "primitives, choice, %"}
@@ -72,16 +73,16 @@ def _draw_by_depth(rows: list[tuple[Row, Found]], folder: Path) -> list[Path]:
             curve = {row.plan.with_loops(int(loops)).depth: one[metric] for loops, one in found["by_loops"].items()}
             axes.plot(list(curve), list(curve.values()), markersize=3, label=row.plan.typography, **style_of(index))
             own = row.plan.depth
-            axes.plot([own], [curve[own]], marker="o", markersize=9, fillstyle="none", color="#202124")
+            axes.plot([own], [curve[own]], marker="o", markersize=9, fillstyle="none", color=INK)
         axes.set_xscale("log")
         if metric == "perplexity":
             axes.set_yscale("log")
         else:
             axes.set_ylim(0, 104)
-        axes.set_xlabel("depth that runs", fontsize=8)
-        axes.set_ylabel(name, fontsize=8)
+        axes.set_xlabel("depth, in layers that run")
+        axes.set_ylabel(name)
     handles, labels = grid[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, handlelength=3)
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
     return write_figure(figure, folder, "loops")
 
 

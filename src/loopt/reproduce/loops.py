@@ -13,6 +13,8 @@ from loopt.runs.loop_counts import LoopCounts
 from loopt.tasks import Task
 
 TRAINED = 6
+TASKS = {"phop": "p-hop", "igsm": "i-GSM"}
+LOOPS = {"fixed": f"trained with {TRAINED} loops", "random": f"trained with 1 to {2 * TRAINED - 1} loops"}
 VARIANTS = ("phop-fixed", "phop-random", "igsm-fixed", "igsm-random")
 
 
@@ -43,4 +45,7 @@ loops = Experiment(
     configure=_configure,
     small={variant: variant for variant in VARIANTS},
     loops_to_test=tuple(range(1, 4 * TRAINED + 1)),
+    in_words={
+        variant: f"{TASKS[variant.partition('-')[0]]}, {LOOPS[variant.partition('-')[2]]}" for variant in VARIANTS
+    },
 )

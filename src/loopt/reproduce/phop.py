@@ -40,7 +40,11 @@ def phop(sampler: Literal["planted", "uniform"]) -> Experiment:
 
     title = f"p-hop induction, {sampler} sampler (Table 1, right)"
     small = {column: f"p={p}, n={SMALL_LENGTH} ({column})" for column, p in SMALL.items()}
-    return Experiment(name, title, rows, ("p16", "p32"), columns_of, configure, small)
+    words = {column: f"{column.replace('=', ' = ')} hops" for column in SMALL}
+    words |= {
+        small[column]: f"{p} hops, {SMALL_LENGTH} letters (for the paper's {column})" for column, p in SMALL.items()
+    }
+    return Experiment(name, title, rows, ("p16", "p32"), columns_of, configure, small, in_words=words)
 
 
 def _paper(plan: LoopPlan, task: PHop) -> TrainConfig:

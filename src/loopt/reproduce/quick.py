@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ from loopt.analysis import answers_by_loop
 from loopt.files import explain_os_errors
 from loopt.plan import LoopPlan
 from loopt.report.comparison import Comparison, TrainedModel
-from loopt.report.curves import draw_curves, require_matplotlib
-from loopt.report.page import Solved, render_page
+from loopt.report.curves import draw_curves
+from loopt.report.figures import require_matplotlib
+from loopt.report.page import Onwards, Solved, render_page
 from loopt.reproduce.task_measurement import TaskMeasurement
 from loopt.runs import Run, TrainConfig
 from loopt.scoring import exact_match
@@ -21,6 +24,8 @@ from loopt.tasks import IGNORE, Task
 from loopt.training import Outcome, Session, train
 
 TITLE = "Does one layer, looped, do the work of four?"
+
+PAPER = "https://arxiv.org/abs/2502.17416"
 
 SOLVED_EXAMPLES = 1024
 
@@ -54,12 +59,14 @@ def quick(base: TrainConfig, out: Path, session: Session, say: Callable[[str], N
         trained[role] = _trained_model(plan, outcome.result, Run.load(directory))
     comparison = Comparison(**trained)
     chance = 1 / (base.source.vocab_size - 1)  # ⊥ is never the answer to a planted instance
-    svg = draw_curves(comparison, chance, out / "curves.png")
+    svg, _ = draw_curves(comparison, chance, out)
     run = Run.load(_directory(out, base))
     facts = _facts(run.config, run.read_result() or {})
     page = out / "index.html"
     with explain_os_errors(f"write {page}"):
-        text = render_page(TITLE, claim(comparison), comparison, svg, _solve_one(run), facts)
+        curves = svg.read_text(encoding="utf-8")
+        solved, onwards = _solve_one(run), _onwards(run.directory)
+        text = render_page(TITLE, claim(comparison), comparison, curves, solved, facts, onwards)
         page.write_text(text, encoding="utf-8")
     return QuickResult(comparison, page)
 
@@ -112,10 +119,29 @@ def _solve_one(run: Run) -> Solved:
     )
 
 
+def _onwards(directory: Path) -> Onwards:
+    """Returns what to try and to read next; addresses of the project's own pages where the package states them."""
+    run = shlex.quote(str(directory))
+    commands = [
+        ("The same for another example", f"loopt thoughts {run} --index 1"),
+        ("More loops than it was trained with", f"loopt eval {run} --loops 1 2 3 4 5 6 8"),
+        ("The paper's table of this task, in miniature", "loopt reproduce phop --scale cpu"),
+    ]
+    try:
+        stated = metadata.metadata("loopt").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:  # run from its source
+        stated = []
+    pages = [(f"loopt: {name}", address) for name, _, address in (one.partition(", ") for one in stated)]
+    return Onwards(commands, [*pages, ("The paper: Reasoning with Latent Thoughts", PAPER)])
+
+
 def _facts(config: TrainConfig, result: dict[str, Any]) -> list[str]:
-    model, optim = config.model, config.optim
+    model, optim, source = config.model, config.optim, config.source
+    assert isinstance(source, Task)
+    settings = {field.name: getattr(source, field.name) for field in fields(source)}
+    written = {name: " ".join(map(str, v)) if isinstance(v, tuple) else v for name, v in settings.items() if v}
     return [
-        f"Task: {config.source}",
+        f"Task: {source.name}, {', '.join(f'{name} {value}' for name, value in written.items())}",
         f"Model: d_model {model.d_model}, {model.n_heads} heads, d_ff {model.d_ff}, {model.positions} positions",
         f"Training: {optim.name}, peak learning rate {optim.lr}, {config.steps} steps of {config.batch_size} examples, "
         f"seed {config.seed}; the same for all three",

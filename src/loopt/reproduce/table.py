@@ -14,33 +14,45 @@ from typing import Any
 
 from loopt.analysis import percent_gap
 from loopt.plan import LoopPlan
+from loopt.report.figures import Spread
 from loopt.report.sheet import Cell, Line, Sheet
-from loopt.reproduce.experiment import Experiment, Job, Row, Scale, jobs_of
+from loopt.reproduce.experiment import Experiment, Job, Row, Scale
 
 MOST_SEEDS = 100
 SOLVED = 0.99
 
 
-def by_loops(experiment: Experiment, scale: Scale, results: Path) -> dict[str, dict[int, float]]:
-    """Returns accuracy by the number of loops at inference, for every run of seed 0 that was tested so."""
+def by_loops(experiment: Experiment, scale: Scale, results: Path) -> dict[str, dict[int, Spread]]:
+    """Returns accuracy in % by the number of loops at inference, over the seeds that were tested so, for each run of
+    each row."""
     curves = {}
-    for job in jobs_of(experiment, scale, 1):
-        found = job.read_result(results)
-        if found is not None and "by_loops" in found:
-            curves[job.name.removesuffix("-seed0")] = {int(n): share for n, share in found["by_loops"].items()}
+    measured = TableResults.read(experiment, scale, results)
+    for row in experiment.rows:
+        for variant, shown in measured.rows[row.name].shown.items():
+            tested = [run["by_loops"] for run in shown if "by_loops" in run]
+            if tested:
+                (column,) = experiment.columns_of(variant, scale).values()
+                name = experiment.in_words.get(column, column)
+                name = name if len(experiment.rows) == 1 else f"{row.plan.typography}, {name}"
+                curves[name] = {int(n): Spread.of([100 * run[n] for run in tested if n in run]) for n in tested[0]}
     return curves
 
 
-def by_difficulty(experiment: Experiment, scale: Scale, results: Path) -> dict[LoopPlan, dict[str, float]]:
-    """Returns accuracy by difficulty, the mean over the seeds that the table shows; for rows of one run a seed."""
+def by_difficulty(experiment: Experiment, scale: Scale, results: Path) -> dict[LoopPlan, dict[str, Spread]]:
+    """Returns accuracy in % by difficulty: the mean over the seeds that the table shows, and the range of all; for rows
+    of one run a seed."""
     curves = {}
     measured = TableResults.read(experiment, scale, results)
     for plan, row in ((row.plan, measured.rows[row.name]) for row in experiment.rows):
         if len(row.shown) == 1 and all("by_difficulty" in run for run in row.runs):
-            names = [
-                name for name in row.runs[0]["by_difficulty"] if all(name in run["by_difficulty"] for run in row.runs)
-            ]
-            curves[plan] = {name: fmean(run["by_difficulty"][name] for run in row.runs) for name in names}
+            (variant,) = row.shown
+            shown = [run["by_difficulty"] for run in row.runs]
+            every = [run.get("by_difficulty", {}) for run in row.every[variant].values()]
+            curves[plan] = {
+                name: Spread.of([100 * run[name] for run in shown], [100 * run[name] for run in every if name in run])
+                for name in shown[0]
+                if all(name in run for run in shown)
+            }
     return curves
 
 
@@ -60,7 +72,10 @@ def build_sheet(experiment: Experiment, scale: Scale, results: Path) -> Sheet:
                 looped=row.looped,
                 parameters=runs[0]["result"]["parameters"] if runs else None,
                 flops=runs[0]["result"]["flops"] if runs else None,
-                cells=[Cell.of(ours.columns.get(name, []), row.paper.get(name), comparable) for name in columns],
+                cells=[
+                    Cell.of(ours.columns.get(name, []), row.paper.get(name), comparable, every=ours.noise.get(name, ()))
+                    for name in columns
+                ],
                 gap=gap if row.looped else None,
                 seeds=max((len(shown) for shown in ours.shown.values()), default=0),
                 steps=[run["result"]["step"] for run in runs],
@@ -68,8 +83,14 @@ def build_sheet(experiment: Experiment, scale: Scale, results: Path) -> Sheet:
                 seconds=sum(run["result"]["seconds"] for run in runs) if runs else None,
             )
         )
-    labels = [experiment.small[column] if scale == "cpu" else column for column in columns]
-    return Sheet(f"{experiment.title}, scale {scale}", labels, lines, _notes(experiment, scale, measured))
+    headings = experiment.headings(scale)
+    return Sheet(
+        title=f"{experiment.title}, scale {scale}",
+        columns=headings,
+        lines=lines,
+        notes=_notes(experiment, scale, measured),
+        in_words=tuple(experiment.in_words.get(heading, heading) for heading in headings),
+    )
 
 
 def solved_at(result: dict[str, Any]) -> int | None:
@@ -87,6 +108,8 @@ class RowResults:
     """Results by variant, of the seeds that all rows of the table share."""
     columns: dict[str, list[float]]
     """Accuracies of those in %, by column."""
+    noise: dict[str, list[float]]
+    """Accuracies of every seed in %, by column, where there are several."""
     outdated: list[str]
     """Runs whose config is no longer the experiment's."""
     strangers: list[str]
@@ -126,17 +149,28 @@ class TableResults:
         for name, (every, outdated, strangers) in found.items():
             shown: dict[str, list[dict[str, Any]]] = {}
             columns: dict[str, list[float]] = {}
+            noise: dict[str, list[float]] = {}
             for variant, by_seed in every.items():
                 # Rows that share no seed cannot be compared; then each shows what it has.
                 chosen = [by_seed[seed] for seed in seeds[variant] or by_seed if seed in by_seed]
                 if chosen:
                     shown[variant] = chosen
-                    values = [experiment.measurement.values(run) for run in chosen]
-                    for test, column in experiment.columns_of(variant, scale).items():
-                        if all(test in of_run for of_run in values):
-                            columns[column] = [of_run[test] for of_run in values]
-            rows[name] = RowResults(every, shown, columns, outdated, strangers)
+                    tests = experiment.columns_of(variant, scale)
+                    columns |= _by_column([experiment.measurement.values(run) for run in chosen], tests)
+                    if len(by_seed) > 1:
+                        every_seed = [experiment.measurement.values(run) for run in by_seed.values()]
+                        noise |= _by_column(every_seed, tests)
+            rows[name] = RowResults(every, shown, columns, noise, outdated, strangers)
         return cls(rows, seeds)
+
+
+def _by_column(values: Sequence[dict[str, float]], tests: dict[str, str]) -> dict[str, list[float]]:
+    """Returns the numbers of some runs by column, of the tests that all of them have."""
+    return {
+        column: [of_run[test] for of_run in values]
+        for test, column in tests.items()
+        if all(test in of_run for of_run in values)
+    }
 
 
 def _results_of(

@@ -19,6 +19,7 @@ from loopt.limits import LARGEST
 from loopt.model import LoopedTransformer
 from loopt.plan import LoopPlan
 from loopt.report.by_loops import draw_by_loops
+from loopt.report.figures import Spread
 from loopt.report.screen import printable, screen
 from loopt.runs import Run
 from loopt.scoring import perplexity
@@ -70,10 +71,10 @@ def main(name: str, arguments: list[str]) -> None:
             points.append(point)
     screen().print(_table(f"{printable(options.run)}, step {step}, {options.split}", points, plans, trained))
     rows = [_row(point, plans) for point in points]
-    curves: dict[str, dict[int, float]] = {}
+    curves: dict[str, dict[int, Spread]] = {}
     for point in points:
         assert point.loops is not None
-        curves.setdefault(point.test, {})[point.loops] = _quality(point)
+        curves.setdefault(point.test, {})[point.loops] = Spread.of([_quality(point)])
     quality = "accuracy, %" if points[0].accuracy is not None else "perplexity"
     write_csv(options.out or options.run, "loops", rows, lambda to: draw_by_loops(curves, trained, to, quality))
 
