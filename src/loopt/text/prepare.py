@@ -94,9 +94,14 @@ def available_cores() -> int:
 
 
 def prepare(
-    settings: Settings, directory: Path, workers: int, report: Callable[[Progress], None] = lambda progress: None
+    settings: Settings,
+    directory: Path | str,
+    workers: int | None = None,
+    report: Callable[[Progress], None] = lambda progress: None,
 ) -> Index:
-    """Fills ``directory``, or resumes filling it, and returns its index. One that is finished is left alone."""
+    """Fills ``directory``, or resumes filling it, and returns its index. One that is finished is left alone. Text is
+    encoded by so many ``workers``, one for each core unless given."""
+    directory, workers = Path(directory), available_cores() if workers is None else workers
     require(1 <= workers <= MOST_WORKERS, "workers", workers, f"1 to {MOST_WORKERS}")
     tokenizer = TokenizerFile.find(settings.tokenizer)
     recipe = settings.recipe(tokenizer)
