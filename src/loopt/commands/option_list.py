@@ -122,7 +122,8 @@ def _wrapped(lines: list[str]) -> Iterator[str]:
         if line and not line.startswith(COMMAND_LINES):
             words.append(line)
             continue
-        yield from textwrap.wrap(" ".join(words), WIDTH)
+        together = " ".join(words).replace("For example", "For\u00a0example")  # who looks for examples finds them
+        yield from (wrapped.replace("\u00a0", " ") for wrapped in textwrap.wrap(together, WIDTH))
         words = []
         if line:
             yield f"  {line}"

@@ -53,6 +53,8 @@ class Settings:
     """Bytes of text in a shard; a killed process loses at most the work on one shard."""
 
     def __post_init__(self) -> None:
+        several = isinstance(self.source, tuple) and all(isinstance(one, str) for one in self.source)
+        require(several, "source", repr(self.source), 'a tuple of texts, such as ("texts/",)')
         for split in ("validation", "test"):
             require(0 <= getattr(self, split) < 1, split, getattr(self, split), "0 to less than 1")
         left = 1 - self.validation
