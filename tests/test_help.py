@@ -21,7 +21,9 @@ WITH_OPTIONS = [words for words, options in KEPT.items() if options]
 
 @pytest.mark.slow
 def test_the_kept_screens_are_what_the_commands_say() -> None:
-    assert first_screens.FILE.read_text(encoding="utf-8") == first_screens.screens_now(), "`make help` writes them anew"
+    assert first_screens.FILE.read_text(encoding="utf-8") == first_screens.screens_now(), (
+        "`make screens` writes them anew"
+    )
 
 
 @pytest.mark.parametrize("words", ["", "train", "train phop-cpu", "reproduce quick", "runs", "eval", "prove all"])
@@ -114,7 +116,8 @@ def test_bash_completes_with_the_script(tmp_path: Path, monkeypatch: pytest.Monk
     assert run("--install-completion", "bash") == 0
     (script,) = (path for path in tmp_path.rglob("*") if path.is_file())
     program = (
-        f'loopt() {{ {sys.executable} -m loopt "$@"; }}; source {script}; COMP_WORDS=(loopt train phop-c); COMP_CWORD=2; '
+        f'loopt() {{ {sys.executable} -m loopt "$@"; }}; source {script}; '
+        "COMP_WORDS=(loopt train phop-c); COMP_CWORD=2; "
         'complete() { :; }; _loopt; echo "${COMPREPLY[@]}"'
     )
     shown = subprocess.run(["bash", "-c", program], capture_output=True, text=True)

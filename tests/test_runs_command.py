@@ -1,9 +1,10 @@
-"""loopt runs: every run is listed with how far it is, differences are shown, and only what can be made again is deleted."""
+"""loopt runs: lists every run and how far it is, compares, and deletes only what can be made again."""
 
 from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,16 +28,23 @@ def in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("COLUMNS", "200")
 
 
-@pytest.fixture
-def trained(tmp_path: Path) -> Path:
-    """One run that is finished, one that a time limit stopped, and things that are no runs."""
-    train(tiny_runs.TINY, tmp_path / "runs" / "a" / "done", QUIET)
+@pytest.fixture(scope="module")
+def once_trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run that is finished, one that a time limit stopped, and a folder that is no run."""
+    folder = tmp_path_factory.mktemp("trained")
+    train(tiny_runs.TINY, folder / "a" / "done", QUIET)
     slower = replace(tiny_runs.TINY, seed=3, optim=replace(tiny_runs.TINY.optim, lr=0.02))
     for _ in range(8):
-        train(slower, tmp_path / "runs" / "half", replace(QUIET, time_limit=0))
-    (tmp_path / "runs" / "model" / "checkpoints" / "step-1").mkdir(parents=True)
-    (tmp_path / "runs" / "model" / "config.json").write_text('{"model_type": "gpt2"}')
-    return tmp_path / "runs"
+        train(slower, folder / "half", replace(QUIET, time_limit=0))
+    (folder / "model" / "checkpoints" / "step-1").mkdir(parents=True)
+    (folder / "model" / "config.json").write_text('{"model_type": "gpt2"}')
+    return folder
+
+
+@pytest.fixture
+def trained(once_trained: Path, tmp_path: Path) -> Path:
+    """A copy of them, to do with as one likes."""
+    return Path(shutil.copytree(once_trained, tmp_path / "runs"))
 
 
 def steps(folder: Path) -> list[int]:

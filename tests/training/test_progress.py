@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -63,6 +63,7 @@ def test_several_runs_show_a_total(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert re.search(r"all 2 runs .* 50% 24/48 steps", screen.getvalue())
 
 
+@settings(max_examples=50)
 @given(st.floats(0, 10**8))
 def test_a_duration_is_the_time_to_a_part_in_24(seconds: float) -> None:
     units = {"d": 86_400, "h": 3600, "min": 60, "s": 1}

@@ -70,6 +70,7 @@ def test_training_uses_them_and_puts_things_back(tmp_path: Path, monkeypatch: py
             seen.add(torch.get_num_threads())
 
     before = torch.get_num_threads()
-    train(tiny_runs.TINY, tmp_path / "run", Session(device="cpu", progress=False, threads=2), callbacks=[Watch()])
+    short = replace(tiny_runs.TINY, steps=2, optim=replace(tiny_runs.TINY.optim, warmup_steps=1))
+    train(short, tmp_path / "run", Session(device="cpu", progress=False, threads=2), callbacks=[Watch()])
     assert seen == {2}
     assert torch.get_num_threads() == before

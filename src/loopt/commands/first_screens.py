@@ -1,6 +1,6 @@
 """What every command prints for --help, kept as text: it comes at once, while the commands import torch for seconds.
 
-`python -m loopt.commands.first_screens` writes first_screens.txt anew from the commands themselves.
+`make screens` writes first_screens.txt anew from the commands themselves.
 """
 
 from __future__ import annotations
