@@ -21,7 +21,7 @@ import loopt
 import tiny_runs
 from command_line import run
 from loopt import LoopPlan, ModelConfig, __version__
-from loopt.cli import COMMANDS
+from loopt.commands import COMMANDS
 from loopt.report.drawing import human
 from loopt.reproduce.catalogue import EXPERIMENTS, LANGUAGE
 from loopt.reproduce.experiment import jobs_of

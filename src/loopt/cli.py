@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from loopt._version import __version__
+from loopt.commands import COMMANDS
 from loopt.commands.completion import complete, install
 from loopt.commands.first_screens import kept_screen
 from loopt.errors import InputError, PlanError, not_known
@@ -38,11 +39,6 @@ Looped transformers: models that think longer by running the same layers again.
 Every command explains itself with --help, and lists all its options with --help-all. loopt --version prints the
 version; loopt --install-completion has your shell complete commands and options.
 """
-
-COMMANDS = (
-    *("reproduce", "train", "eval", "lm-eval", "generate", "score", "runs", "tasks", "data", "thoughts", "analyze"),
-    *("plan", "prove"),
-)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tiny_runs
+from loopt import LoopedTransformer
 from loopt.errors import ConfigError
 from loopt.training import Callback, Session, train
 from loopt.training.threads import choose_threads, free_cores, layer_work
@@ -50,14 +51,8 @@ def test_who_says_how_many_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_work_of_a_layer_is_that_of_its_matrices() -> None:
-    model = tiny_runs.TINY.model
-    weights = sum(
-        p.numel()
-        for p in tiny_runs.layers_of(tiny_runs.LoopedTransformer(replace(model, vocab_size=5, max_len=8)))[
-            0
-        ].parameters()
-        if p.dim() == 2
-    )
+    model = LoopedTransformer(replace(tiny_runs.TINY.model, vocab_size=5, max_len=8))
+    weights = sum(one.numel() for one in tiny_runs.layers_of(model)[0].parameters() if one.dim() == 2)
     assert layer_work(tiny_runs.TINY) == weights * tiny_runs.TINY.batch_size * tiny_runs.TINY.source.max_len
 
 

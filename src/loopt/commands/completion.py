@@ -56,7 +56,7 @@ def complete(words: list[str]) -> int:
     *before, begun = words or [""]
     commands = kept_options()
     named = [word for word in before if not word.startswith("-")]
-    known = next((words for n in range(len(named), -1, -1) if (words := " ".join(named[:n])) in commands), "")
+    known = next((one for n in range(len(named), 0, -1) if (one := " ".join(named[:n])) in commands), "")
     if begun.startswith("-"):
         found = commands.get(known, [])
     else:

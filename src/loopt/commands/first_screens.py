@@ -33,7 +33,7 @@ def kept_options() -> dict[str, list[str]]:
 def _kept() -> dict[str, str]:
     """Returns what is kept of each command: a line with all its options, then its screen."""
     _, *kept = f"\n{FILE.read_text(encoding='utf-8')}".split(f"\n{MARK}")
-    return dict(one.split("\n", 1) for one in kept)  # type: ignore[misc]
+    return dict(one.split("\n", 1) for one in kept)
 
 
 def screens_now() -> str:
@@ -49,7 +49,7 @@ def screens_now() -> str:
 def commands() -> Iterator[str]:
     """Yields every command with a screen of its own."""
     from loopt import tasks
-    from loopt.cli import COMMANDS
+    from loopt.commands import COMMANDS
     from loopt.commands.analyze import FILES as analyses
     from loopt.reproduce.catalogue import EXPERIMENTS, LANGUAGE
     from loopt.training.presets import PRESETS

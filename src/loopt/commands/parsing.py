@@ -171,10 +171,11 @@ def parse_options(
 
 
 def _in_one_line(box: str, listed: OptionList) -> str:
-    """Returns as one line what the parser says of an error in a box, with advice and help below a rule."""
-    lines = [line.strip("│| ") for line in box.splitlines()[1:-1]]
-    told = itertools.takewhile(lambda line: not line or line.strip("─-"), lines)
-    message = " ".join(" ".join(told).split())
+    """Returns as one line what the parser says of an error in a box: below its title, and above a rule with advice.
+    Where there are no characters for boxes, a rule is below the title too."""
+    lines = [line.strip("│ ") for line in box.splitlines()[1:]]
+    below_title = itertools.dropwhile(lambda line: not line.strip("-"), lines)
+    message = " ".join(" ".join(itertools.takewhile(lambda line: line.strip("─-╰╯"), below_title)).split())
     unknown = re.match(r"Unrecognized options: (\S+?)(,|$)", message)
     if unknown:
         meant = did_you_mean(unknown[1], listed.names)
