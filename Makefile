@@ -1,6 +1,7 @@
 # make demo       train three small models and see looping work (minutes on a laptop)
 # make test       linters, types and the test suite
 # make test-fast  the same without the tests that take long
+# make screens    write anew what every command prints for --help
 # Each sets up all it needs in .venv; a second run starts at once.
 
 PYTHON      ?= python3
@@ -8,9 +9,9 @@ CONSTRAINTS ?= constraints.txt
 VENV        := .venv
 BIN         := $(VENV)/bin
 WORKERS     := --numprocesses 2 --dist loadfile
-PIP         := $(BIN)/python -m pip --disable-pip-version-check install --quiet $(addprefix --constraint ,$(CONSTRAINTS))
+PIP         := $(BIN)/python -m pip --disable-pip-version-check install $(addprefix --constraint ,$(CONSTRAINTS))
 
-.PHONY: demo test test-fast check clean
+.PHONY: demo test test-fast screens check clean
 
 demo: $(VENV)/.demo
 	$(BIN)/loopt reproduce quick
@@ -20,6 +21,9 @@ test: check
 
 test-fast: check
 	$(BIN)/python -m pytest $(WORKERS) -m "not slow"
+
+screens: $(VENV)/.dev
+	$(BIN)/python -m loopt.commands.first_screens
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -6,9 +6,11 @@ from loopt.cli import main
 
 
 def is_refusal(stderr: str) -> bool:
-    """Tells whether an error is shown as it should be: in one line, or in the box of the parser of options."""
-    boxed = stderr.startswith(("╭", " "))  # the latter where the terminal has no characters for boxes
-    return boxed or (stderr.startswith("loopt: ") and stderr.count("\n") == 1)
+    """Tells whether an error is shown as it should be: in one line; of a plan, with two that point at a character."""
+    line, _, pointing = stderr.partition("\n")
+    return line.startswith("loopt: ") and (
+        not pointing or (line.startswith("loopt: plan ") and pointing.endswith("^\n"))
+    )
 
 
 def run(*arguments: str) -> int:

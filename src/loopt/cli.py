@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib
 import io
+import itertools
 import os
 import sys
 from collections.abc import Sequence
 
 from loopt._version import __version__
-from loopt.errors import InputError, PlanError
+from loopt.commands import COMMANDS
+from loopt.commands.completion import complete, install
+from loopt.commands.first_screens import kept_screen
+from loopt.errors import InputError, PlanError, not_known
 from loopt.report.screen import printable
 
 USAGE = """\
@@ -24,6 +28,7 @@ Looped transformers: models that think longer by running the same layers again.
   loopt lm-eval ...                lm-evaluation-harness on our runs
   loopt generate RUN --prompt ...  have it write, with any number of loops
   loopt score RUN --text ...       what it makes of a text: log-probabilities, bits per byte
+  loopt runs [compare | clean]     the runs in a folder, what tells them apart, and what can be deleted
   loopt tasks list | show NAME     the reasoning tasks, and an instance of one
   loopt data prepare | show DIR    text to tokens that a language model trains on
   loopt thoughts RUN               what a trained model would answer after each loop
@@ -31,13 +36,9 @@ Looped transformers: models that think longer by running the same layers again.
   loopt plan "4x(1,4,1)" [sizes]   draw a plan, with its parameters and FLOPs
   loopt prove THEOREM              the paper's theorems, as weights that are built, run and checked
 
-Every command explains itself with --help. loopt --version prints the version.
+Every command explains itself with --help, and lists all its options with --help-all. loopt --version prints the
+version; loopt --install-completion has your shell complete commands and options.
 """
-
-COMMANDS = (
-    *("reproduce", "train", "eval", "lm-eval", "generate", "score", "tasks", "data", "thoughts", "analyze", "plan"),
-    "prove",
-)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,8 +76,16 @@ def _dispatch(arguments: list[str]) -> int:
     if command == "--version":
         print(f"loopt {__version__}")
         return 0
+    if command in ("--install-completion", "--complete"):
+        return (install if command == "--install-completion" else complete)(arguments[1:])
     if command not in COMMANDS:
-        raise InputError(f"command {command!r} is not known; allowed are {', '.join(COMMANDS)}")
+        raise not_known("command", command, COMMANDS)
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
+    if arguments[len(words) :] in (["-h"], ["--help"]):
+        screen = kept_screen(" ".join(words))
+        if screen is not None:
+            print(screen, end="")
+            return 0
     module = importlib.import_module(f"loopt.commands.{command.replace('-', '_')}")
     code: int = module.main(arguments[1:])
     return code

@@ -5,6 +5,9 @@ An exported model carries this file, so it imports nothing but the standard libr
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class InputError(ValueError):
     """What the user gave cannot be used. The message stands alone: the command line prints it and nothing else."""
@@ -36,3 +39,21 @@ def require(holds: bool, field: str, value: object, allowed: str, error: type[In
     """
     if not holds:
         raise error(f"{field}={value}: allowed is {allowed}")
+
+
+def not_known(what: str, given: str, allowed: Iterable[str]) -> InputError:
+    """Returns the error about a name that is none of those allowed, with the one that was probably meant.
+
+    >>> not_known("command", "trian", ["train", "eval"])
+    InputError("command 'trian' is not known; did you mean train? Allowed are train, eval")
+    """
+    names = list(allowed)
+    meant = did_you_mean(given, names)
+    which = f"{meant} Allowed" if meant else "allowed"
+    return InputError(f"{what} {given[:80]!r} is not known; {which} are {', '.join(names)}")
+
+
+def did_you_mean(given: str, allowed: Iterable[str]) -> str:
+    """Returns a question that names what was probably meant, or nothing."""
+    close = difflib.get_close_matches(given[:80], list(allowed), n=1)
+    return f"did you mean {close[0]}?" if close else ""

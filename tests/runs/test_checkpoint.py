@@ -287,7 +287,7 @@ def test_a_line_still_being_written_is_not_read(run: Path) -> None:
 @pytest.mark.parametrize("which", [pytest.param(10**5000, id="5000 digits"), -1, 13, -(10**30), "newest", "two\nlines"])
 def test_a_checkpoint_that_is_not_there(which: Any, run: Path) -> None:
     with pytest.raises(CheckpointError) as error:
-        loopt.load(run, which)
+        loopt.load(run, checkpoint=which)
     assert re.fullmatch(rf"checkpoint=.+: allowed is best \| last \| .*12 \| 14, which {run} has", str(error.value))
     assert len(str(error.value)) < 300
 

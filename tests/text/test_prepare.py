@@ -523,3 +523,26 @@ def test_a_large_vocabulary_takes_larger_ids(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"id_type=uint16: a vocabulary of 70000 is too large for it; .* up to 65536"):
         prepare(replace(how, id_type="uint16"), tmp_path / "small", workers=1)
     assert not (tmp_path / "small").exists()
+
+
+@pytest.mark.slow
+def test_a_script_without_a_main_guard_prepares_once_and_ends(tmp_path: Path) -> None:
+    wanted = prepared(tmp_path / "wanted", TEXTS)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from loopt.text.prepare import Settings, prepare\n"
+        f"settings = {settings(tmp_path / 'wanted', tmp_path / 'wanted' / 'data.jsonl')!r}\n"
+        "print('begun', flush=True)\n"
+        f"prepare(settings, {str(tmp_path / 'made')!r}, workers=2)\n"
+        "print('done')\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "begun\ndone\n", "")
+    assert contents(tmp_path / "made") == contents(wanted)
+
+
+def test_a_source_that_is_one_text_is_refused_with_how_to_write_it() -> None:
+    with pytest.raises(
+        InputError, match=re.escape("source='texts/': allowed is a tuple of texts, such as (\"texts/\",)")
+    ):
+        Settings("texts/", "tokenizer.json")  # type: ignore[arg-type]

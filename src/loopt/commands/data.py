@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +19,7 @@ from loopt.report.screen import printable, screen
 from loopt.source import SPLITS, Split
 from loopt.text.corpus import Corpus
 from loopt.text.index import Index
-from loopt.text.prepare import Settings, available_cores, prepare
+from loopt.text.prepare import Settings, prepare
 from loopt.text.progress import progress_bar
 from loopt.text.tokenizer import train_tokenizer
 
@@ -52,8 +52,8 @@ class PrepareOptions:
     settings: Annotated[Settings, tyro.conf.arg(name="")]
     out: Path
     """Directory of the shards, their index and the tokenizer."""
-    workers: int = field(default_factory=available_cores)
-    """Processes that encode text; any number gives the same tokens."""
+    workers: int | None = None
+    """Processes that encode text, one for each core unless given; any number gives the same tokens."""
 
 
 @dataclass(frozen=True)

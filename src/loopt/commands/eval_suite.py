@@ -73,7 +73,7 @@ class Options:
 
 
 def main(arguments: list[str]) -> int:
-    options = parse_options(Options, arguments, "loopt eval")
+    options = parse_options(Options, arguments, "loopt eval --suite paper")
     require_limit(options.limit)
     if options.show_prompt is not None:
         return _show_prompt(options.show_prompt, options.data_dir)

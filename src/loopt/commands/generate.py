@@ -25,6 +25,11 @@ from loopt.runs import Run
 from loopt.scoring.precision import bfloat16_copy
 from loopt.text.source import Text
 
+FIRST = (
+    *("prompt", "file", "interactive", "loops", "max-new-tokens", "temperature", "top-p", "samples", "seed", "exit"),
+    *("json", "checkpoint", "device"),
+)
+
 
 @dataclass(frozen=True)
 class Options:
@@ -59,7 +64,7 @@ class Options:
 
 
 def main(arguments: list[str]) -> int:
-    options = parse_options(Options, arguments, "loopt generate")
+    options = parse_options(Options, arguments, "loopt generate", FIRST)
     prompts = _prompts(options)
     run = Run.load(options.run)
     model = run.load_model(checkpoint_named(options.checkpoint)).to(pick_device(options.device))

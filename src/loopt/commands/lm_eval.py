@@ -27,7 +27,7 @@ The harness's own help: loopt lm-eval run --help
 
 
 def main(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or arguments[0] in ("-h", "--help", "--help-all"):
         print(USAGE, end="")
         return 0
     try:

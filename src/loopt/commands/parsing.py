@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+import io
+import itertools
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -16,14 +20,36 @@ from tyro.constructors import (
     StructTypeInfo,
 )
 
-from loopt.errors import InputError
+from loopt.commands.option_list import OptionList
+from loopt.errors import InputError, did_you_mean, not_known
 from loopt.limits import INT64
 from loopt.plan import LoopPlan
 from loopt.report.screen import printable
 
 Options = TypeVar("Options")
 
+Value = TypeVar("Value")
+
 registry = ConstructorRegistry()
+
+
+class _RefusedError(Exception):
+    """Carries an error of ours past the parser, which would draw a box around a ValueError."""
+
+    def __init__(self, refusal: InputError) -> None:
+        self.refusal = refusal
+
+
+def _reading(read: Callable[[str], Value]) -> Callable[[list[str]], Value]:
+    """Returns the function by which the parser reads the one word of an option."""
+
+    def read_word(words: list[str]) -> Value:
+        try:
+            return read(words[0])
+        except InputError as error:
+            raise _RefusedError(error) from None
+
+    return read_word
 
 
 @registry.primitive_rule
@@ -33,7 +59,7 @@ def _plan_as_text(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[LoopPlan]
     return PrimitiveConstructorSpec(
         nargs=1,
         metavar="PLAN",
-        instance_from_str=lambda words: LoopPlan.parse(words[0]),
+        instance_from_str=_reading(LoopPlan.parse),
         is_instance=lambda value: isinstance(value, LoopPlan),
         str_from_instance=lambda value: [str(value)],
     )
@@ -54,6 +80,8 @@ def _integer_of_64_bits(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[int
 
 
 def _integer(written: str) -> int:
+    if len(written) <= 20 and not re.fullmatch(r"[+-]?\d+", written):
+        raise ValueError(f"{printable(repr(written))}: allowed is an integer")
     if len(written) > 20 or int(written) not in INT64:
         raise ValueError(f"{printable(written[:20])}: allowed are integers from -2^63 to 2^63 - 1")
     return int(written)
@@ -66,7 +94,7 @@ def _path_in_utf8(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | N
     return PrimitiveConstructorSpec(
         nargs=1,
         metavar="PATH",
-        instance_from_str=lambda words: path_named(words[0]),
+        instance_from_str=_reading(path_named),
         is_instance=lambda value: isinstance(value, Path),
         str_from_instance=lambda value: [printable(value)],
     )
@@ -111,10 +139,48 @@ def _source_without_prefix(info: StructTypeInfo) -> StructConstructorSpec | None
     return dataclasses.replace(spec, fields=tuple(fields))
 
 
-def parse_options(kind: type[Options], arguments: list[str], prog: str, **options: Any) -> Options:
-    """Returns a dataclass filled from the command line; its docstrings are the --help."""
-    config = (tyro.conf.AvoidSubcommands,)
-    return tyro.cli(kind, args=arguments, prog=prog, registry=registry, config=config, **options)
+def parse_options(
+    kind: type[Options],
+    arguments: list[str],
+    prog: str,
+    first: Sequence[str] = (),
+    without: Sequence[str] = (),
+    **options: Any,
+) -> Options:
+    """Returns a dataclass filled from the command line. Its docstrings are the help: --help shows the options
+    ``first``, or all where none are named, and --help-all every one by group. Those ``without`` a use are refused."""
+    settings = {"prog": prog, "registry": registry, "config": (tyro.conf.AvoidSubcommands,), **options}
+    if {"-h", "--help", "--help-all"}.intersection(arguments):
+        listed = OptionList.of(kind, settings, without)
+        print(listed.whole_screen() if "--help-all" in arguments else listed.first_screen(first), end="")
+        raise SystemExit(0)
+    for argument in arguments:
+        name = argument.partition("=")[0].replace("_", "-")
+        if name.removeprefix("--") in without and name.startswith("--"):
+            raise InputError(f"unrecognized option {name}: `{prog}` has no use for it")
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(kind, args=arguments, **settings)
+    except _RefusedError as error:
+        raise error.refusal from None
+    except SystemExit as end:
+        if not end.code:
+            raise
+    raise InputError(_in_one_line(said.getvalue(), OptionList.of(kind, settings, without)))
+
+
+def _in_one_line(box: str, listed: OptionList) -> str:
+    """Returns as one line what the parser says of an error in a box: below its title, and above a rule with advice.
+    Where there are no characters for boxes, a rule is below the title too."""
+    lines = [line.strip("│ ") for line in box.splitlines()[1:]]
+    below_title = itertools.dropwhile(lambda line: not line.strip("-"), lines)
+    message = " ".join(" ".join(itertools.takewhile(lambda line: line.strip("─-╰╯"), below_title)).split())
+    unknown = re.match(r"Unrecognized options: (\S+?)(,|$)", message)
+    if unknown:
+        meant = did_you_mean(unknown[1], listed.names)
+        return " ".join(f"unrecognized option {unknown[1]}; {meant} `{listed.prog} --help-all` lists them all".split())
+    return re.sub(r"^Error parsing (?!--)\S+: ", "", message).removeprefix("Error parsing ")
 
 
 def checkpoint_named(name: str) -> Literal["best", "last"] | int:
@@ -129,11 +195,11 @@ def checkpoint_named(name: str) -> Literal["best", "last"] | int:
 
 def choose(arguments: list[str], usage: str, what: str, allowed: Sequence[str]) -> tuple[str, list[str]] | None:
     """Returns the subcommand, one of ``allowed``, and its arguments; prints the usage and returns None for --help."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or arguments[0] in ("-h", "--help", "--help-all"):
         print(usage, end="")
         return None
     if arguments[0] not in allowed:
-        raise InputError(f"{what} {arguments[0]!r} is not known; allowed are {', '.join(allowed)}")
+        raise not_known(what, arguments[0], allowed)
     return arguments[0], arguments[1:]
 
 

@@ -25,11 +25,17 @@ class Options:
     plan: tyro.conf.Positional[LoopPlan]
     """Such as 4x6, 4x(1,4,1), 2x1+4x5+2x1 or (4⊗6)."""
     d_model: int = 128
+    """Width of the residual stream."""
     n_heads: int = 8
+    """Attention heads."""
     d_ff: int = 512
+    """Hidden width of the feed-forward."""
     vocab_size: int = 5
+    """Tokens in the vocabulary."""
     max_len: int = 256
+    """Length of the sequence that FLOPs are counted for."""
     feed_forward: FeedForwardKind = "gelu"
+    """The feed-forward's nonlinearity; swiglu is gated, with a third matrix."""
 
 
 def main(arguments: list[str]) -> int:

@@ -12,8 +12,8 @@ from rich.table import Table
 from loopt.commands.parsing import choose, parse_options
 from loopt.commands.reproduce_language import LanguageOptions, describe_language, run_language
 from loopt.commands.sweeping import ExperimentOptions, chosen_jobs, rows_named, run_sweep, say
-from loopt.commands.train import report_stop
-from loopt.errors import InputError
+from loopt.commands.train import FOR_TEXT, report_stop
+from loopt.errors import InputError, not_known
 from loopt.report import sheet as sheets
 from loopt.report.comparison import terminal_table
 from loopt.report.figures import require_matplotlib
@@ -59,6 +59,9 @@ show them beside the project's own, which are in results/. For example:
   loopt reproduce language --scale cpu
 """
 
+FIRST = ("scale", "rows", "seeds", "together", "launcher", "runs", "results", "device", "threads", "time-limit")
+FOR_LONG_RUNS = ("recompute", "keep", "log")
+"""Options of a session that the demo has no use for."""
 PROJECT_RESULTS = Path("results")  # in a clone: the results behind the project's documents
 
 
@@ -67,7 +70,11 @@ class QuickOptions:
     """On p-hop, train one layer, one layer looped 4 times, and 4 layers; print the table and write a page with the
     curves and one example solved loop by loop. The same command resumes where it was stopped. For example:
 
+    loopt reproduce quick
+
     loopt reproduce quick --out runs/quick --seed 1
+
+    loopt reproduce quick --device cpu --threads 1 --time-limit 60
     """
 
     out: Path = Path("runs/quick")
@@ -94,6 +101,7 @@ class TableOptions:
     """Print a table from the result files, those of runs here and the project's own. For example:
 
     loopt reproduce table phop --scale short --format markdown
+
     loopt reproduce table phop --scale short --results results --draw figures
     """
 
@@ -117,7 +125,9 @@ def main(arguments: list[str]) -> int:
         return 0
     match chosen:
         case "quick", rest:
-            return _quick(parse_options(QuickOptions, rest, "loopt reproduce quick"))
+            return _quick(
+                parse_options(QuickOptions, rest, "loopt reproduce quick", without=(*FOR_TEXT, *FOR_LONG_RUNS))
+            )
         case "status", rest:
             return _status(parse_options(StatusOptions, rest, "loopt reproduce status"))
         case "table", rest:
@@ -125,12 +135,21 @@ def main(arguments: list[str]) -> int:
     name, rest = chosen
     prog = f"loopt reproduce {name}"
     if name in LANGUAGE:
-        return run_language(name, parse_options(LanguageOptions, rest, prog, description=describe_language(name)))
+        return run_language(name, _language_options(name, rest))
     description = (
         f"{EXPERIMENTS[name].title}: train every row that is not finished yet, and show the table. The same command "
-        f"resumes where it was stopped. For example:\n\n{prog} --scale short --rows 1x6 6x1 --time-limit 1500"
+        f"resumes where it was stopped. For example:\n\n{prog}\n\n{prog} --scale cpu --rows 1x1 1x6 --seeds 3\n\n"
+        f"{prog} --scale short --rows 1x6 6x1 --time-limit 1500"
     )
-    return _experiment(EXPERIMENTS[name], parse_options(ExperimentOptions, rest, prog, description=description))
+    options = parse_options(ExperimentOptions, rest, prog, FIRST, FOR_TEXT, description=description)
+    return _experiment(EXPERIMENTS[name], options)
+
+
+def _language_options(name: str, arguments: list[str]) -> LanguageOptions:
+    first = ("data", "data-dir", *FIRST)
+    return parse_options(
+        LanguageOptions, arguments, f"loopt reproduce {name}", first, description=describe_language(name)
+    )
 
 
 def _quick(options: QuickOptions) -> int:
@@ -180,7 +199,7 @@ def _status(options: StatusOptions) -> int:
 def _table(options: TableOptions) -> int:
     every = EXPERIMENTS | LANGUAGE
     if options.name not in every:
-        raise InputError(f"experiment {options.name!r} is not known; allowed are {', '.join(every)}")
+        raise not_known("experiment", options.name, every)
     experiment = rows_named(every[options.name], options.rows)
     found = [path for path in options.results if any((path / experiment.folder / options.scale).glob("*.json"))]
     if options.draw is not None:

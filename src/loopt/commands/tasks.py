@@ -52,7 +52,7 @@ class AuditOptions:
 
 def main(arguments: list[str]) -> int:
     action = choose(arguments, USAGE, "tasks command", ["list", "show", "audit"])
-    if action and action[1][:1] in (["-h"], ["--help"]):
+    if action and action[1][:1] in (["-h"], ["--help"], ["--help-all"]):
         print(USAGE, end="")
     elif action and action[0] == "list":
         if action[1]:

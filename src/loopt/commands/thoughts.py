@@ -27,6 +27,7 @@ class Options:
     probability, and the entropy. For example:
 
     loopt thoughts runs/phop-cpu --input "abcabdabc" --loops 8
+
     loopt thoughts runs/lm-cpu --input "She was a very" --top 5
     """
 

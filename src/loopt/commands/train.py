@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,8 @@ from loopt.limits import require_affordable
 from loopt.report.screen import printable
 from loopt.runs import TrainConfig, read_config
 from loopt.runs.optimizers import OPTIMIZERS, with_optimizer
+from loopt.source import Source
+from loopt.tasks import Task
 from loopt.text.source import VOCABULARY, Text
 from loopt.training import Callback, Outcome, Session, presets, train
 from loopt.training.parallel import Ranks
@@ -39,6 +41,15 @@ Train a model. The same command on the same --run resumes it where it was stoppe
 A language model's --data is a directory that `loopt data prepare` made. Files of text will do too: they are prepared
 first, with a tokenizer of {words} words trained on them.
 """
+
+
+FIRST = ("model.plan", "model.d-model", "optim.lr", "steps", "batch-size", "seed", "device", "threads", "time-limit")
+"""Options that people change, of any preset."""
+FOR_TEXT = ("micro-batch", "parallel")
+"""Options of a session that only language models have a use for."""
+
+FILLED_IN = ("fingerprint", "end-of-document")
+"""Settings of text that a run finds out for itself."""
 
 
 @dataclass(frozen=True)
@@ -78,18 +89,32 @@ def main(arguments: list[str]) -> int:
 
 
 def _parse(prog: str, default: Options, arguments: list[str]) -> Options:
-    changes = "--model.plan 2x2 --optim.lr 3e-3 --run runs/two-by-two --time-limit 60"
-    if isinstance(default.config.source, Text):
-        changes = "--data data/mine --model.plan 4x6 --batch-size 64 --run runs/four-by-six"
+    of_text = isinstance(default.config.source, Text)
+    data = " --data examples/persuasion" if of_text else ""
+    changes = [
+        "",
+        " --model.plan 2x2 --optim.lr 3e-3 --run runs/two-by-two --time-limit 60",
+        " --optim.name muon --optim.lr 4e-3 --seed 1 --run runs/muon",
+    ]
+    examples = "\n\n".join(f"{prog}{data}{one}" for one in changes)
     description = (
-        f"Train a model, or resume a run that was stopped. For example:\n\n{prog} {changes}\n\n"
-        f"--optim.name {' | '.join(OPTIMIZERS)} takes another optimizer."
+        "Train a model. The same command resumes a run that was stopped; other settings need another --run. "
+        f"For example:\n\n{examples}\n\n--optim.name {' | '.join(OPTIMIZERS)} takes another optimizer; the settings "
+        "of the optimizer and of the rest are below or in --help-all."
     )
     optimizer, arguments = _take_option(arguments, "--optim.name")
     if optimizer is not None:
         config = default.config
         default = replace(default, config=replace(config, optim=with_optimizer(config.optim, optimizer)))
-    return parse_options(Options, arguments, prog, default=default, description=description)
+    first = ("run", "data", *FIRST) if of_text else ("run", *_own_settings(default.config.source), *FIRST)
+    without = FILLED_IN if of_text else FOR_TEXT
+    return parse_options(Options, arguments, prog, first, without, default=default, description=description)
+
+
+def _own_settings(task: Source) -> list[str]:
+    """Returns the settings that only tasks of this kind have."""
+    shared = {field.name for field in fields(Task)}
+    return [field.name.replace("_", "-") for field in fields(task) if field.name not in shared]  # type: ignore[arg-type]
 
 
 def _require_affordable(config: TrainConfig, session: Session) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.console import Group, RenderableType
@@ -74,3 +75,15 @@ def human(count: float) -> str:
         if count >= size:
             return f"{count / size:.4g}{letter}"
     return f"{count:g}"
+
+
+def sparkline(values: Sequence[float], low: float, high: float, width: int = 24) -> str:
+    """Returns a curve as one line of blocks, from the lowest at ``low`` to the highest at ``high``.
+
+    >>> sparkline([0, 1, 2, 3], 0, 3)
+    '▁▃▆█'
+    """
+    blocks = "▁▂▃▄▅▆▇█"
+    last = len(values) - 1
+    shown = [values[round(i * last / (width - 1))] for i in range(width)] if len(values) > width else values
+    return "".join(blocks[round((value - low) / ((high - low) or 1) * (len(blocks) - 1))] for value in shown)

@@ -22,6 +22,7 @@ from loopt.runs import Run, TrainConfig
 from loopt.scoring import exact_match
 from loopt.tasks import IGNORE, Task
 from loopt.training import Outcome, Session, train
+from loopt.training.progress import Display
 
 TITLE = "Does one layer, looped, do the work of four?"
 
@@ -46,17 +47,19 @@ def quick(base: TrainConfig, out: Path, session: Session, say: Callable[[str], N
     looped = base.model.plan
     plans = {"iso_param": looped.iso_param, "looped": looped, "iso_flop": looped.iso_flop}
     trained: dict[str, TrainedModel] = {}
-    for role, plan in plans.items():
-        config = replace(base, model=replace(base.model, plan=plan))
-        directory = _directory(out, config)
-        if time_limit is not None:
-            session = replace(session, time_limit=max(0.0, time_limit - (time.monotonic() - began)))
-        outcome = train(config, directory, session, label=plan.typography)
-        if not outcome.finished or outcome.signal:
-            return outcome
-        if outcome.reason == "already finished":
-            say(f"{plan.typography}: found in {directory}, {TaskMeasurement().describe_finished(outcome.result)}")
-        trained[role] = _trained_model(plan, outcome.result, Run.load(directory))
+    with Display(session.progress, [base.steps] * len(plans)) as display:
+        for role, plan in plans.items():
+            config = replace(base, model=replace(base.model, plan=plan))
+            directory = _directory(out, config)
+            if time_limit is not None:
+                session = replace(session, time_limit=max(0.0, time_limit - (time.monotonic() - began)))
+            outcome = train(config, directory, session, label=plan.typography, display=display)
+            if not outcome.finished or outcome.signal:
+                return outcome
+            if outcome.reason == "already finished":
+                display.advance(config.steps, trained=False)
+                say(f"{plan.typography}: found in {directory}, {TaskMeasurement().describe_finished(outcome.result)}")
+            trained[role] = _trained_model(plan, outcome.result, Run.load(directory))
     comparison = Comparison(**trained)
     chance = 1 / (base.source.vocab_size - 1)  # ⊥ is never the answer to a planted instance
     svg, _ = draw_curves(comparison, chance, out)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-from rich.progress import Progress
 
 from loopt.devices import pick_device
 from loopt.errors import InputError
@@ -15,8 +14,9 @@ from loopt.reproduce.experiment import Job
 from loopt.runs import Run, checkpoint
 from loopt.training import DivergedError, Outcome, Session, train_stepwise
 from loopt.training.clock import SharedClock
-from loopt.training.progress import ProgressLine, progress_display
+from loopt.training.progress import Display, ProgressLine
 from loopt.training.signals import catch_signals, stopped_by
+from loopt.training.threads import training_threads
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,23 @@ def run_locally(
     outcome that stopped the sweep, if any did, and the jobs that diverged, which do not stop it."""
     if together < 1:
         raise InputError(f"together={together}: allowed is 1 or more")
-    with catch_signals() as caught, progress_display(session.progress) as display:
-        sweep = _Sweep(deque(unfinished(jobs, folders, say)), folders, session, say, caught, display)
+    waiting = unfinished(jobs, folders, say)
+    with catch_signals() as caught, _watched(waiting, session) as display:
+        sweep = _Sweep(deque(waiting), folders, session, say, caught, display)
         sweep.run(together)
         return sweep.stopped, sweep.diverged
+
+
+@contextmanager
+def _watched(jobs: Sequence[Job], session: Session) -> Iterator[Display]:
+    """Shows how far the jobs are, and chooses the number of threads that suits the largest."""
+    configs = [job.config for job in jobs]
+    with (
+        Display(session.progress, [config.steps for config in configs]) as display,
+        training_threads(configs, session, pick_device(session.device)) as threads,
+    ):
+        display.say_once(threads)
+        yield display
 
 
 @dataclass
@@ -67,7 +80,7 @@ class _Sweep:
     session: Session
     say: Callable[[str], None]
     caught: list[int]
-    display: Progress
+    display: Display
     clock: SharedClock = field(default_factory=SharedClock)
     active: dict[str, tuple[Job, Generator[None, None, Outcome]]] = field(default_factory=dict)
     stopped: Outcome | None = None
@@ -127,7 +140,7 @@ class _Sweep:
 
 def run_job(job: Job, folders: Folders, session: Session) -> Outcome:
     """Trains and measures one job, and saves its result when it is finished."""
-    with catch_signals() as caught, progress_display(session.progress) as display:
+    with catch_signals() as caught, _watched([job], session) as display:
         steps = _train_and_measure(job, folders, session, SharedClock(), caught, display)
         while True:
             try:
@@ -138,7 +151,7 @@ def run_job(job: Job, folders: Folders, session: Session) -> Outcome:
 
 
 def _train_and_measure(
-    job: Job, folders: Folders, session: Session, clock: SharedClock, caught: list[int], display: Progress
+    job: Job, folders: Folders, session: Session, clock: SharedClock, caught: list[int], display: Display
 ) -> Generator[None, None, Outcome]:
     """Trains a job, measures it and writes its result file; yields after every step and every part of measuring, so
     that jobs can take turns. A time limit or a signal stops it at any of these."""

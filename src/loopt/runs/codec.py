@@ -45,12 +45,15 @@ def fingerprint(config: TrainConfig) -> str:
 
 def differences(old: TrainConfig, new: TrainConfig) -> dict[str, tuple[Any, Any]]:
     """Returns the fields in which two configs differ, such as ``optim.lr``, with the old value and the new one."""
-    before, after = (_flatten(_encode(one, with_places=False)) for one in (old, new))
-    return {
-        name: (before.get(name), after.get(name))
-        for name in sorted(before.keys() | after.keys())
-        if before.get(name) != after.get(name)
-    }
+    return {name: (before, after) for name, (before, after) in differing(old, new).items()}
+
+
+def differing(*configs: TrainConfig) -> dict[str, tuple[Any, ...]]:
+    """Returns the fields in which configs are not all the same, with the value that each has, or None for no such
+    field."""
+    flat = [_flatten(_encode(one, with_places=False)) for one in configs]
+    values = {name: tuple(one.get(name) for one in flat) for name in sorted(set().union(*flat))}
+    return {name: found for name, found in values.items() if any(one != found[0] for one in found)}
 
 
 def _flatten(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import IO, Any, Literal
 
 from torch import Tensor
 
+from loopt.devices import DeviceName, pick_device
 from loopt.errors import ConfigError, InputError, RunError
 from loopt.files import (
     check_signature,
@@ -218,13 +219,13 @@ class Run:
         checkpoint.save(self.checkpoints, weights, optimizer, state, kept=state.step in keep)
         steps = checkpoint.steps_in(self.checkpoints)
         for_good = {step for step in steps if checkpoint.is_kept(self.checkpoints, step)}
-        needed = self._with_bests(steps[-KEEP_LAST:]) | for_good | set(keep)
+        needed = self.with_bests(steps[-KEEP_LAST:]) | for_good | set(keep)
         with explain_os_errors(f"delete old checkpoints in {self.checkpoints}"):
             for step in steps:
                 if step not in needed:
                     checkpoint.remove(self.checkpoints, step)
 
-    def _with_bests(self, steps: list[int]) -> set[int]:
+    def with_bests(self, steps: list[int]) -> set[int]:
         """Returns these checkpoints and the best one that each knows of: who goes back to one of them will want it."""
         needed = set(steps)
         for step in steps:
@@ -358,7 +359,7 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
 def read_config(path: Path) -> TrainConfig:
     """Reads a run's config.json, or a result file, which has the config inside."""
     if not path.exists():
-        raise RunError(f"{path}: no such file; a run's directory holds its config.json")
+        raise RunError(f"{path}: no such file; a run's directory holds its config.json, and `loopt runs` lists runs")
     data = read_json(path)
     inside = data.get("config") if isinstance(data, dict) else None
     if isinstance(inside, str):
@@ -369,6 +370,15 @@ def read_config(path: Path) -> TrainConfig:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def load(directory: Path | str, checkpoint: Literal["best", "last"] | int = "best") -> LoopedTransformer:
-    """Returns the trained model of a run: as its best checkpoint has it, or its last one, or that of a step."""
-    return Run.load(directory).load_model(checkpoint)
+def load(
+    directory: Path | str,
+    *,
+    loops: int | None = None,
+    device: DeviceName = "cpu",
+    checkpoint: Literal["best", "last"] | int = "best",
+) -> LoopedTransformer:
+    """Returns the trained model of a run, ready to be called: its best checkpoint, its last one, or that of a step.
+    With ``loops`` its loopable block runs so often, wherever a call does not say otherwise."""
+    model = Run.load(directory).load_model(checkpoint)
+    model.config = replace(model.config, plan=model.plan_with(loops))  # the weights stay those that were trained
+    return model.to(pick_device(device))

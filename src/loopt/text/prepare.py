@@ -53,6 +53,8 @@ class Settings:
     """Bytes of text in a shard; a killed process loses at most the work on one shard."""
 
     def __post_init__(self) -> None:
+        several = isinstance(self.source, tuple) and all(isinstance(one, str) for one in self.source)
+        require(several, "source", repr(self.source), 'a tuple of texts, such as ("texts/",)')
         for split in ("validation", "test"):
             require(0 <= getattr(self, split) < 1, split, getattr(self, split), "0 to less than 1")
         left = 1 - self.validation
@@ -94,9 +96,14 @@ def available_cores() -> int:
 
 
 def prepare(
-    settings: Settings, directory: Path, workers: int, report: Callable[[Progress], None] = lambda progress: None
+    settings: Settings,
+    directory: Path | str,
+    workers: int | None = None,
+    report: Callable[[Progress], None] = lambda progress: None,
 ) -> Index:
-    """Fills ``directory``, or resumes filling it, and returns its index. One that is finished is left alone."""
+    """Fills ``directory``, or resumes filling it, and returns its index. One that is finished is left alone. Text is
+    encoded by so many ``workers``, one for each core unless given."""
+    directory, workers = Path(directory), available_cores() if workers is None else workers
     require(1 <= workers <= MOST_WORKERS, "workers", workers, f"1 to {MOST_WORKERS}")
     tokenizer = TokenizerFile.find(settings.tokenizer)
     recipe = settings.recipe(tokenizer)

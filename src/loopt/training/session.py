@@ -12,6 +12,8 @@ from loopt.errors import require
 from loopt.training.parallel import Parallel
 from loopt.training.trackers import TrackerName
 
+MOST_THREADS = 1024
+
 
 @dataclass(frozen=True)
 class Session:
@@ -19,6 +21,9 @@ class Session:
 
     device: DeviceName = "auto"
     """Where to train; auto takes the first of cuda, mps, cpu that is there."""
+    threads: int | None = None
+    """Threads to train with on a CPU; unless given, by the size of the model and the cores that are free, or as many as
+    OMP_NUM_THREADS says."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the layers and the sampler; auto does so on cuda, where it pays."""
     time_limit: float | None = None
@@ -35,11 +40,13 @@ class Session:
     log: tuple[TrackerName, ...] = ()
     """Besides metrics.jsonl, log to tensorboard or wandb."""
     progress: bool = True
-    """Show a progress bar on a terminal."""
+    """Show a progress bar on a terminal, and elsewhere a line for every log and evaluation."""
 
     def __post_init__(self) -> None:
         if self.time_limit is not None:
             require(self.time_limit >= 0, "time_limit", self.time_limit, "0 seconds or more")
+        if self.threads is not None:
+            require(1 <= self.threads <= MOST_THREADS, "threads", self.threads, f"1 to {MOST_THREADS}")
         if self.micro_batch is not None:
             require(self.micro_batch >= 1, "micro_batch", self.micro_batch, "1 or more")
         require(all(step >= 1 for step in self.keep), "keep", self.keep, "steps, 1 or more")

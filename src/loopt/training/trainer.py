@@ -32,10 +32,11 @@ from loopt.training.learners import learner_for
 from loopt.training.optim import load_optimizer_tensors, optimizer_tensors
 from loopt.training.outcome import DivergedError, Outcome
 from loopt.training.parallel import Ranks, full_tensor
-from loopt.training.progress import ProgressLine, progress_display
+from loopt.training.progress import Display, ProgressLine
 from loopt.training.session import Session
 from loopt.training.signals import catch_signals, stopped_by
 from loopt.training.stacking import GradualStacking
+from loopt.training.threads import training_threads
 from loopt.training.trackers import open_trackers
 
 
@@ -45,12 +46,17 @@ def train(
     session: Session | None = None,
     label: str = "",
     callbacks: Sequence[Callback] = (),
+    display: Display | None = None,
 ) -> Outcome:
-    """Trains ``config`` in ``directory``, resuming what is there; a finished run returns its result at once. The
-    progress bar calls it ``label``, or by its directory's name."""
+    """Trains ``config`` in ``directory``, resuming what is there; a finished run returns its result at once. Progress
+    calls it ``label``, or by its directory's name, and is shown in ``display``, or in one of its own."""
     session = session or Session()
-    shown = session.progress and Ranks.from_environment().first
-    with catch_signals() as caught, progress_display(shown) as display:
+    if display is None:
+        with Display(session.progress and Ranks.from_environment().first) as display:
+            return train(config, directory, session, label, callbacks, display)
+    device = pick_device(session.device)
+    with catch_signals() as caught, training_threads([config], session, device) as threads:
+        display.say_once(threads)
         listening = [ProgressLine(display, label or Path(directory).name), *callbacks]
         steps = train_stepwise(config, directory, session, SharedClock(), caught, listening)
         while True:

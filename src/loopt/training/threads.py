@@ -1,0 +1,60 @@
+"""How many threads to train with on a CPU. Threads that wait for each other are slower than one, and on a busy machine
+they wait long: a core that another process has is a core that all of them wait for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from loopt.runs import TrainConfig
+from loopt.training.session import Session
+
+WORK_PER_THREAD = 250_000_000
+"""Multiplications in the products of one layer, forward, that are worth a thread; benchmarks/threads.py measures it."""
+
+
+@contextmanager
+def training_threads(configs: Sequence[TrainConfig], session: Session, device: torch.device) -> Iterator[str]:
+    """Has torch use as many threads as suit what is trained, and yields a sentence about it, empty where there is no
+    choice. As many as before are used afterwards."""
+    before = torch.get_num_threads()
+    count, why = choose_threads(configs, session, device)
+    torch.set_num_threads(count)
+    try:
+        yield f"training with {count} of {before} threads: {why}; --threads sets another number" if why else ""
+    finally:
+        torch.set_num_threads(before)
+
+
+def choose_threads(configs: Sequence[TrainConfig], session: Session, device: torch.device) -> tuple[int, str]:
+    """Returns how many threads to use and, where they are fewer than torch would take, why."""
+    usual = torch.get_num_threads()
+    if session.threads is not None:
+        return session.threads, ""
+    if device.type != "cpu" or "OMP_NUM_THREADS" in os.environ:
+        return usual, ""
+    worthwhile = max([1, *(layer_work(config) // WORK_PER_THREAD for config in configs)])
+    free = free_cores()
+    chosen = min(usual, worthwhile, free)
+    if chosen == usual:
+        return usual, ""
+    return chosen, "the model is small" if worthwhile <= free else "other processes have the other cores"
+
+
+def layer_work(config: TrainConfig) -> int:
+    """Returns how many multiplications the products of one layer take, forward, for a whole batch."""
+    model = config.model
+    tokens = config.batch_size * (model.max_len or config.source.max_len)
+    width = model.width_of_head * model.n_heads
+    matrices = 3 if model.feed_forward == "swiglu" else 2
+    return tokens * model.d_model * (4 * width + matrices * model.d_ff)
+
+
+def free_cores() -> int:
+    """Returns how many of the cores that this process may use others leave to it, one at least."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return max(1, cores - round(busy))
