@@ -3,34 +3,37 @@
 import torch
 
 from loopt.tasks.groups import group
-from loopt.theory.group_composition import answers, build_group_composition, residual_space
+from loopt.theory.group_composition import Constants, answers, build_group_composition, residual_space
 
 G, n = group("S3"), 8
 formal = build_group_composition(G, n)  # the proof's matrices, in its own words
 model = formal.model()  # the same function as a LoopedTransformer, an ordinary nn.Module
+print(f"words of {n} elements of S3: plan {formal.plan}, d={formal.d}, d_ff={formal.d_ff}, {formal.n_heads} heads")
+
 space = residual_space(G, n)  # which coordinates of the residual stream hold what
-
-print(f"{G.order} elements, words of {n}: plan {formal.plan}, d={formal.d}, d_ff={formal.d_ff}, {formal.n_heads} heads")
-print("residual stream:", ", ".join(f"{name} {slot.start}-{slot.stop - 1}" for name, slot in space.slots.items()))
-
 (layer,) = formal.layers
-for name, head in zip(("left", "right"), layer.heads, strict=True):
-    reads = {part for part, slot in space.slots.items() if head.query[:, slot].any()}
-    print(f"head {name}: its query reads {', '.join(reads)}, {int((head.query != 0).sum())} weights are not 0")
+for number, head in enumerate(layer.heads, start=1):
+    reads = [name for name in ("here", "left", "right") if head.query[:, space[name]].any()]
+    writes = [name for name in ("left_element", "right_element") if head.output[:, space[name]].any()]
+    print(f"head {number} looks for the position that {reads[0]} names, and writes its element into {writes[0]}")
+
+for position in (5, 8):  # their numbers stand in the position embedding as bits ±1, the least significant first
+    bits = {name: formal.positions[position, space[name]] > 0 for name in ("here", "left", "right")}
+    numbers = [f"{name} = {sum(2**i for i, bit in enumerate(code) if bit)}" for name, code in bits.items()]
+    print(f"position {position}: {', '.join(numbers)}")
 
 word = [G.index(element) for element in ("(1 2)", "(2 3)", "(1 3)", "(1 2)", "(1 2 3)", "(2 3)", "(1 2)", "(1 3)")]
 ids = torch.tensor([[G.order, *word]])  # token |G| is #, which stands before a word
 names = [*G.elements, "#"]
-print("word:", " ".join(names[token] for token in ids[0]))
+print("word:        ", "  ".join(names[token] for token in ids[0]))
 with torch.no_grad():
-    for thought in model.thoughts(ids):  # after each loop, the word is half as long
+    for thought in model.thoughts(ids):  # each loop halves the word, and keeps it at the right end
         held = model.readout(thought.state)[0].argmax(-1)  # [n + 1]
-        print(f"after loop {thought.loops}:", " ".join(names[token] for token in held))
+        print(f"after loop {thought.loops}:", "  ".join(names[token] for token in held))
 
 words = torch.randint(G.order, (200, n), generator=torch.Generator().manual_seed(0))
 products = torch.tensor([G.product(*one) for one in words.tolist()])
 print(f"right on {int((answers(model, G, words) == products).sum())} of 200 random words")
 
-with torch.no_grad():  # attention that is not sharp any more: how much of the proof hangs on β?
-    model.loop.layers[0].attention.qkv.weight.div_(10)
-print(f"with queries, keys and values a tenth: {int((answers(model, G, words) == products).sum())} of 200")
+blurred = build_group_composition(G, n, Constants(beta=1.0)).model()  # keys a 24th as large: attention is not one-hot
+print(f"with β = 1 in the keys: {int((answers(blurred, G, words) == products).sum())} of 200")

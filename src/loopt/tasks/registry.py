@@ -73,11 +73,16 @@ def import_tasks(what: str) -> None:
     """Imports a script, by its path, or an installed module, by its name, for the tasks that it registers."""
     is_script = what.endswith(".py") or "/" in what or "\\" in what
     path = Path(what).resolve()
+    if what in sys.modules or any(getattr(module, "__file__", None) == str(path) for module in [*sys.modules.values()]):
+        return  # what it registers is known
+    before = dict(_known)
     _importing.append(str(path) if is_script else what)
     try:
         _import_script(what, path) if is_script else _import_module(what)
     finally:
         _importing.pop()
+    if _known == before:
+        raise InputError(f"import={what}: it registers no task; allowed is one with @loopt.tasks.register above a Task")
 
 
 def _check_class(task: type[Task]) -> None:
@@ -127,8 +132,6 @@ def _load(entry: EntryPoint) -> None:
 def _import_script(what: str, path: Path) -> None:
     if not path.is_file():
         raise InputError(f"import={what}: no such file; allowed is the path of a Python script, or a module's name")
-    if any(getattr(module, "__file__", None) == str(path) for module in [*sys.modules.values()]):
-        return
     # Any file name will do, and none of them can stand in for a module of that name.
     spec = importlib.util.spec_from_file_location(f"loopt-import:{path}", path)
     if spec is None or spec.loader is None:
