@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from command_line import run
-from loopt.tasks import registry
+from loopt.tasks import PHop, registry
 from loopt.training import presets
 
 HOME = Path(__file__).parents[1]
@@ -50,23 +50,28 @@ def test_the_page_shows_the_example() -> None:
 
 
 @pytest.mark.slow
-def test_commands_and_code_of_the_page_run(
-    tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_and_code_of_the_page_run(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copy(EXAMPLES / "own_task.py", "my_task.py")
     (block,) = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     commands = [shlex.split(line)[1:] for line in block.splitlines()]
     assert [command[0] for command in commands] == ["tasks", "tasks", "train", "eval", "thoughts", "generate"]
     for command in commands:
-        few = FEW.split() if command[0] == "train" else ["--examples", "50"] if command[1] == "audit" else []
+        few = (
+            FEW.split()
+            if command[0] == "train"
+            else ["--examples", "50"]
+            if "audit" in command or "eval" in command
+            else []
+        )
         assert run(*command, *few) == 0, capsys.readouterr()
     told = capsys.readouterr()
     assert "warm-up: 0 of 4 steps, as 100 of 1000 before; --optim.warmup-steps sets it\n" in told.err
     assert "1x4 (trained)" in told.out  # of eval
     assert "first choice" in told.out  # of thoughts
 
-    whole = presets.small
-    monkeypatch.setattr(presets, "small", lambda task: replace(whole(task), steps=100, eval_every=100, test_examples=8))
+    whole = presets.small(PHop(p=1, n=8))
+    short = replace(whole, steps=4, eval_examples=8, test_examples=8, optim=replace(whole.optim, warmup_steps=0))
+    monkeypatch.setattr(presets, "small", lambda task: replace(short, source=task))
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("_known", "_origins"):  # as in a process of its own
         getattr(registry, name).pop("parity")

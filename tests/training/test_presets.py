@@ -61,7 +61,7 @@ def test_a_task_without_a_preset_trains(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_short_trial_has_a_short_warmup_and_says_so(
     options: str, warmup: int, told: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    small = "--n 8 --model.plan 1x1 --eval-every 1000 --p 1".split()
+    small = "--n 8 --model.plan 1x1 --p 1 --time-limit 0".split()
     assert run("train", "phop-cpu", *options.split(), *small, *FEW, "--run", str(tmp_path / "run")) == 0
     assert read_config(tmp_path / "run" / "config.json").optim.warmup_steps == warmup
     assert capsys.readouterr().err.startswith(told or str(tmp_path))

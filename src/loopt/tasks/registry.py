@@ -38,10 +38,10 @@ _entry_points_left: list[EntryPoint] = list(entry_points(group=ENTRY_POINTS))
 def register(task: Kind) -> Kind:
     """Makes a task known to every command and to ``tasks.get`` by its name. A decorator, above ``@dataclass``:
 
-        @register
-        @dataclass(frozen=True)
-        class Parity(Task):
-            name = "parity"
+    @register
+    @dataclass(frozen=True)
+    class Parity(Task):
+        name = "parity"
     """
     _check_class(task)
     origin, other = _origin_of(task), _known.get(task.name)
