@@ -56,20 +56,15 @@ def test_commands_and_code_of_the_page_run(tmp_path: Path, capsys: Captured, mon
     commands = [shlex.split(line)[1:] for line in block.splitlines()]
     assert [command[0] for command in commands] == ["tasks", "tasks", "train", "eval", "thoughts", "generate"]
     for command in commands:
-        few = (
-            FEW.split()
-            if command[0] == "train"
-            else ["--examples", "50"]
-            if "audit" in command or "eval" in command
-            else []
-        )
-        assert run(*command, *few) == 0, capsys.readouterr()
+        few = {"train": FEW, "eval": "--examples 50", "audit": "--examples 50"}
+        options = few.get(command[0]) or few.get(command[1]) or ""
+        assert run(*command, *options.split()) == 0, capsys.readouterr()
     told = capsys.readouterr()
     assert "warm-up: 0 of 4 steps, as 100 of 1000 before; --optim.warmup-steps sets it\n" in told.err
     assert "1x4 (trained)" in told.out  # of eval
     assert "first choice" in told.out  # of thoughts
 
-    whole = presets.small(PHop(p=1, n=8))
+    whole = presets.small(PHop(p=(1,), n=8))
     short = replace(whole, steps=4, eval_examples=8, test_examples=8, optim=replace(whole.optim, warmup_steps=0))
     monkeypatch.setattr(presets, "small", lambda task: replace(short, source=task))
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -14,7 +14,10 @@ from loopt.tasks import PHop, Task
 from loopt.training import presets
 
 Captured = pytest.CaptureFixture[str]
-FEW = "--batch-size 8 --eval-examples 4 --test-examples 4 --model.d-model 8 --model.n-heads 1 --device cpu".split()
+FEW = [
+    *("--batch-size", "8", "--eval-examples", "4", "--test-examples", "4", "--model.d-model", "8"),
+    *("--model.n-heads", "1", "--device", "cpu"),
+]
 
 
 @pytest.mark.parametrize("name", tasks.names())
@@ -61,7 +64,7 @@ def test_a_task_without_a_preset_trains(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_short_trial_has_a_short_warmup_and_says_so(
     options: str, warmup: int, told: str, tmp_path: Path, capsys: Captured
 ) -> None:
-    small = "--n 8 --model.plan 1x1 --p 1 --time-limit 0".split()
+    small = ["--n", "8", "--p", "1", "--model.plan", "1x1", "--time-limit", "0"]
     assert run("train", "phop-cpu", *options.split(), *small, *FEW, "--run", str(tmp_path / "run")) == 0
     assert read_config(tmp_path / "run" / "config.json").optim.warmup_steps == warmup
     assert capsys.readouterr().err.startswith(told or str(tmp_path))
@@ -74,6 +77,6 @@ def test_a_warmup_that_is_asked_for_and_too_long_is_refused(tmp_path: Path, caps
 
 
 def test_the_small_config_takes_any_task() -> None:
-    task = PHop(p=1, n=8)
+    task = PHop(p=(1,), n=8)
     assert isinstance(presets.small(task).source, Task)
     assert replace(presets.small(task), source=PHop()) == presets.small(PHop())

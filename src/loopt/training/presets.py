@@ -60,8 +60,7 @@ def addition() -> TrainConfig:
 
 def addition_cpu() -> TrainConfig:
     """Sums of 2 numbers of 2 digits, for a laptop."""
-    task = Addition(operands=(2,), digits=2, test_operands=(2,))
-    return small(task)
+    return replace(small(Addition(operands=(2,), digits=2, test_operands=(2,))), steps=600)
 
 
 def igsm() -> TrainConfig:
@@ -81,7 +80,8 @@ def igsm() -> TrainConfig:
 
 def igsm_cpu() -> TrainConfig:
     """i-GSM of up to 3 statements modulo 3, for a laptop."""
-    return small(IGSM(modulus=3, law="even", statements=3, needed=(1, 3), supervision="every"))
+    task = IGSM(modulus=3, law="even", statements=3, needed=(1, 3), supervision="every")
+    return replace(small(task), steps=600)
 
 
 def group() -> TrainConfig:
@@ -111,7 +111,8 @@ def assignment() -> TrainConfig:
 
 def assignment_cpu() -> TrainConfig:
     """Which number a variable was set to, for a laptop."""
-    return small(VariableAssignment(depth=0, variables=4, letters=8, largest=9))
+    task = VariableAssignment(depth=0, variables=3, letters=4, largest=4, shots=2)
+    return replace(small(task), steps=400)
 
 
 def small(task: Task) -> TrainConfig:
