@@ -69,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if any(word.partition("=")[0] == "--import" for word in arguments):
+        arguments = importlib.import_module("loopt.commands.importing").import_named(arguments)
     command = arguments[0] if arguments else "--help"
     if command in ("-h", "--help"):
         print(USAGE, end="")

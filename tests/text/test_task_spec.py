@@ -102,6 +102,6 @@ def test_a_task_without_documents_is_not_among_those_allowed(monkeypatch: pytest
         name = "silent"
         document = Task.document
 
-    monkeypatch.setitem(tasks.registry, "silent", Silent)
+    monkeypatch.setitem(tasks.known(), "silent", Silent)
     with pytest.raises(InputError, match=r"^source task:silent: no task 'silent' that is written as text; .* igsm$"):
         TaskSpec.parse("task:silent")

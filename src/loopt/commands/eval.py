@@ -21,7 +21,7 @@ from loopt.plan import LoopPlan
 from loopt.report.screen import printable, screen
 from loopt.runs import Run
 from loopt.scoring import perplexity
-from loopt.tasks import Task, registry
+from loopt.tasks import Task, known
 from loopt.text.source import Text
 
 Plans = dict[int | None, LoopPlan]  # by number of loops; None is for the plan of training
@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
     source = run.config.source
     graded = isinstance(source, Task) and bool(source.difficulties)
     if options.by_difficulty and not graded:
-        allowed = " | ".join(name for name, task in registry.items() if task().difficulties)
+        allowed = " | ".join(name for name, task in known().items() if task().difficulties)
         raise InputError(
             f"by-difficulty: {source.name} has no difficulties to tell apart; allowed is a run of {allowed}"
         )

@@ -204,4 +204,4 @@ def choose(arguments: list[str], usage: str, what: str, allowed: Sequence[str]) 
 
 
 def first_line(documented: object) -> str:
-    return (documented.__doc__ or "").strip().splitlines()[0]
+    return (documented.__doc__ or "").strip().partition("\n")[0]

@@ -25,6 +25,9 @@ usage: loopt tasks list
 
   loopt tasks show phop --p 3 --n 24
   loopt tasks audit phop --p 3 --n 24 --examples 10000
+  loopt tasks show parity --import my_task.py
+
+--import makes the tasks of a script or module of your own known to any command (docs/own-task.md).
 """
 
 
@@ -57,8 +60,8 @@ def main(arguments: list[str]) -> int:
     elif action and action[0] == "list":
         if action[1]:
             raise InputError(f"tasks list: {action[1][0]!r} is not known; it takes no options")
-        for name, kind in tasks.registry.items():
-            print(f"{name:12} {first_line(sys.modules[kind.__module__])}")
+        for name, kind in tasks.known().items():
+            print(f"{name:12} {_about(kind)}".rstrip())
     elif action:
         task = choose(action[1], USAGE, "task", tasks.names())
         if task:
@@ -66,11 +69,18 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _about(kind: type[tasks.Task]) -> str:
+    """Returns the first line of a task's docstring, or of its module's where a dataclass wrote the former itself."""
+    written = not (kind.__doc__ or "").startswith(f"{kind.__name__}(")
+    return first_line(kind if written else sys.modules[kind.__module__])
+
+
 def _show(name: str, settings: list[str]) -> None:
     prog = f"loopt tasks show {name}"
     description = f"Print one instance with its answer. For example:\n\n{prog} --index 7"
     default = ShowOptions(tasks.get(name))
     options = parse_options(ShowOptions, settings, prog, default=default, description=description)
+    tasks.check_examples(options.task)
     batch = options.task.sample(range(options.index, options.index + 1), options.seed, options.split)
     print(options.task.render(batch.tokens[0].tolist()))
 
@@ -83,6 +93,7 @@ def _audit(name: str, settings: list[str]) -> None:
     )
     default = AuditOptions(tasks.get(name))
     options = parse_options(AuditOptions, settings, prog, default=default, description=description)
+    tasks.check_examples(options.task)
     audits = audit(options.task, options.examples, options.seed)
     header = ["", *(one.test for one in audits)]
     rows = [[row, *cells] for row, cells in _audit_rows(audits).items()]

@@ -24,6 +24,7 @@ from loopt.training.trainer import Trainer
 
 USAGE = """\
 usage: loopt train PRESET [options]
+       loopt train TASK --import my_task.py [options]
        loopt train --from RUN/config.json [options]
        loopt train --from results/NAME/SCALE/RUN.json [options]
 
@@ -70,13 +71,14 @@ def main(arguments: list[str]) -> int:
         run = given.parent if given.name == "config.json" else Path("runs") / given.stem
         prog, config = f"loopt train --from {given}", read_config(given)
     else:
-        lines = "\n".join(f"  {name:10} {first_line(preset)}" for name, preset in presets.PRESETS.items())
+        about = {name: first_line(presets.PRESETS.get(name, presets.small)) for name in presets.names()}
+        lines = "\n".join(f"  {name:14} {line}" for name, line in about.items())
         usage = USAGE.format(presets=lines, words=VOCABULARY)
-        chosen = choose(arguments, usage, "preset", list(presets.PRESETS))
+        chosen = choose(arguments, usage, "preset", presets.names())
         if chosen is None:
             return 0
         name, rest = chosen
-        prog, run, config = f"loopt train {name}", Path("runs") / name, presets.PRESETS[name]()
+        prog, run, config = f"loopt train {name}", Path("runs") / name, presets.preset(name)
     options = _parse(prog, Options(run, config, Session()), rest)
     _require_affordable(options.config, options.session)
     outcome = train(options.config, options.run, options.session, callbacks=[_Announcement()])
@@ -106,6 +108,7 @@ def _parse(prog: str, default: Options, arguments: list[str]) -> Options:
     if optimizer is not None:
         config = default.config
         default = replace(default, config=replace(config, optim=with_optimizer(config.optim, optimizer)))
+    default = replace(default, config=_with_shorter_warmup(default.config, arguments))
     first = ("run", "data", *FIRST) if of_text else ("run", *_own_settings(default.config.source), *FIRST)
     without = FILLED_IN if of_text else FOR_TEXT
     return parse_options(Options, arguments, prog, first, without, default=default, description=description)
@@ -115,6 +118,23 @@ def _own_settings(task: Source) -> list[str]:
     """Returns the settings that only tasks of this kind have."""
     shared = {field.name for field in fields(Task)}
     return [field.name.replace("_", "-") for field in fields(task) if field.name not in shared]  # type: ignore[arg-type]
+
+
+def _with_shorter_warmup(config: TrainConfig, arguments: list[str]) -> TrainConfig:
+    """Returns the config with its warm-up as large a share of --steps as it was of the preset's, where it would
+    otherwise be longer than all steps: a short trial needs one option. Who names a warm-up gets that."""
+    arguments = [argument.replace("_", "-") for argument in arguments]
+    named, _ = _take_option(arguments, "--optim.warmup-steps")
+    given, _ = _take_option(arguments, "--steps")
+    before = config.optim.warmup_steps
+    steps = int(given) if given and given.isdecimal() and len(given) < 19 else before
+    if named is not None or not 0 < steps < before:
+        return config
+    warmup = before * steps // config.steps
+    if Ranks.from_environment().first:
+        share = f"{warmup} of {steps} steps, as {before} of {config.steps} before"
+        print(f"warm-up: {share}; --optim.warmup-steps sets it", file=sys.stderr)
+    return replace(config, optim=replace(config.optim, warmup_steps=warmup))
 
 
 def _require_affordable(config: TrainConfig, session: Session) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
 from loopt.reproduce.experiment import Experiment, Row, Scale, miniature
-from loopt.runs import AdafactorConfig, MuonConfig, TrainConfig
+from loopt.runs import MuonConfig, TrainConfig
 from loopt.tasks import Addition
+from loopt.training import presets
 
 COLUMNS = ("n=8", "n=16", "n=24", "n=32")
 PAPER: dict[str, tuple[float, ...]] = {
@@ -35,17 +35,8 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
         task = Addition(operands=(2,), digits=2, test_operands=(2,), target_accuracy=0.99)
         optim = MuonConfig(lr=5e-3, warmup_steps=50)
         return miniature(task, plan, optim, steps=600, eval_every=50)
-    full = TrainConfig(
-        source=Addition(),
-        model=ModelConfig(plan=plan, d_model=256, n_heads=8, d_ff=1024),
-        optim=AdafactorConfig(lr=5e-3, warmup_steps=1000),
-        steps=200_000,
-        batch_size=1024,
-        log_every=500,
-        eval_every=2000,
-        eval_examples=1024,
-        test_examples=16_384,
-    )
+    full = presets.addition()
+    full = replace(full, model=replace(full.model, plan=plan))
     if scale == "paper":
         return full
     # How this differs from the paper is in docs/results.md, what each change gains in docs/log.md.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from loopt.model import ModelConfig
+from dataclasses import replace
+
 from loopt.plan import LoopPlan
 from loopt.reproduce.experiment import Experiment, Row, Scale, miniature
 from loopt.runs import MuonConfig, TrainConfig
 from loopt.tasks import GroupComposition
+from loopt.training import presets
 
 LENGTH = 32  # of words
 LENGTHS = (4, 8, 16, LENGTH)  # of test words: how far along a word does a model get? A target is for their mean
@@ -23,17 +25,9 @@ def _configure(plan: LoopPlan, variant: str, scale: Scale) -> TrainConfig:
     words = GroupComposition(
         group=variant.upper(), n=LENGTH, supervision="every", test_lengths=LENGTHS, target_accuracy=0.999
     )
-    return TrainConfig(
-        source=words,
-        model=ModelConfig(plan=plan, d_model=128, n_heads=8, d_ff=512),
-        optim=MuonConfig(lr=2e-3, warmup_steps=300),
-        steps=32_000 if scale == "short" else 200_000,
-        batch_size=256,
-        log_every=500,
-        eval_every=1000,
-        eval_examples=4096,
-        test_examples=65_536,
-    )
+    full = presets.group()
+    full = replace(full, source=words, model=replace(full.model, plan=plan))
+    return replace(full, steps=32_000) if scale == "short" else full
 
 
 def _columns_of(variant: str, scale: Scale) -> dict[str, str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
 from loopt.reproduce.experiment import Experiment, Row, Scale, miniature
-from loopt.runs import AdafactorConfig, MuonConfig, TrainConfig
+from loopt.runs import MuonConfig, TrainConfig
 from loopt.runs.loop_counts import LoopCounts
 from loopt.tasks import IGSM
 from loopt.tasks.igsm import Law
+from loopt.training import presets
 
 COLUMN = "accuracy"
 PAPER = {
@@ -53,17 +53,8 @@ def igsm(law: Law) -> Experiment:
 
 def _paper(plan: LoopPlan, task: IGSM) -> TrainConfig:
     """Returns the appendix's setting, which leaves open the warm-up and which positions the loss is on."""
-    return TrainConfig(
-        source=task,
-        model=ModelConfig(plan=plan, d_model=128, n_heads=8, d_ff=512),
-        optim=AdafactorConfig(lr=1e-3, warmup_steps=1000),
-        steps=200_000,
-        batch_size=256,
-        log_every=500,
-        eval_every=2000,
-        eval_examples=8192,
-        test_examples=50_000,
-    )
+    paper = presets.igsm()
+    return replace(paper, source=task, model=replace(paper.model, plan=plan))
 
 
 def _short(paper: TrainConfig) -> TrainConfig:

@@ -6,7 +6,9 @@ import dataclasses
 import hashlib
 import json
 import math
+import shlex
 import types
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from loopt import tasks
@@ -20,10 +22,13 @@ from loopt.text.source import Text
 
 CHOICES = (Source, OptimizerConfig)
 """Classes with several kinds, of which a config has one; JSON tells which by its name."""
+IMPORT = "import"
+"""Stands beside the name of a task that is not loopt's own: where it was imported from. No part of the run's identity,
+and never imported because a file says so: whoever reads the run imports it, or is told what to import."""
 
 
 def _kinds_of(choice: type) -> dict[str, Any]:
-    return {**tasks.registry, Text.name: Text} if choice is Source else dict(OPTIMIZERS)
+    return {**tasks.known(), Text.name: Text} if choice is Source else dict(OPTIMIZERS)
 
 
 def to_json(config: TrainConfig) -> dict[str, Any]:
@@ -72,7 +77,10 @@ def _encode(value: Any, with_places: bool = True) -> Any:
             for field in dataclasses.fields(value)
             if with_places or field.metadata != PLACE
         }
-        return {"name": value.name, **encoded} if isinstance(value, CHOICES) else encoded
+        if not isinstance(value, CHOICES):
+            return encoded
+        origin = tasks.origin_of(value.name) if with_places and isinstance(value, Source) else None
+        return {"name": value.name, **({IMPORT: origin} if origin else {}), **encoded}
     if isinstance(value, float) and math.isinf(value):
         return str(value)  # JSON has no number for it
     return list(value) if isinstance(value, tuple) else value
@@ -90,8 +98,10 @@ def decode(kind: Any, value: Any, where: str) -> Any:
         settings = dict(_expect(dict, value, where))
         name = settings.pop("name", None)
         kinds = _kinds_of(kind)
+        origin = _expect(str, settings.pop(IMPORT), f"{where}.{IMPORT}") if IMPORT in settings else ""
         if not isinstance(name, str) or name not in kinds:
-            raise ConfigError(f"{where}.name={shown(name)}: allowed is {' | '.join(kinds)}")
+            allowed = _how_to_import(origin) if origin else " | ".join(kinds)
+            raise ConfigError(f"{where}.name={shown(name)}: allowed is {allowed}")
         return decode(kinds[name], settings, where)
     if dataclasses.is_dataclass(kind):
         return _decode_fields(kind, _expect(dict, value, where), where)
@@ -116,6 +126,13 @@ def decode(kind: Any, value: Any, where: str) -> Any:
     if kind is float and value in ("inf", "-inf"):
         return float(value)
     return _expect(kind, value, where)
+
+
+def _how_to_import(origin: str) -> str:
+    """Returns what makes a task known that a run's file names; the code is the user's to trust, and theirs to name."""
+    missing = origin.endswith(".py") and not Path(origin).exists()
+    also = ", which is not there: give where it is now" if missing else ""
+    return f"a task that is known; add --import {shlex.quote(origin[:300])}{also} (in Python, import it first)"
 
 
 def _decode_fields(kind: Any, data: dict[str, Any], where: str) -> Any:

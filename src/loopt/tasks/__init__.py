@@ -6,12 +6,15 @@ from dataclasses import fields
 from typing import Any
 
 from loopt.errors import InputError
+from loopt.random_bits import Stream
 from loopt.tasks.addition import Addition
 from loopt.tasks.assignment import VariableAssignment
 from loopt.tasks.base import IGNORE, Batch, Task
+from loopt.tasks.examples import check_examples
 from loopt.tasks.group import GroupComposition
 from loopt.tasks.igsm import IGSM
 from loopt.tasks.phop import PHop
+from loopt.tasks.registry import import_tasks, known, origin_of, register
 
 __all__ = [
     "IGNORE",
@@ -20,27 +23,31 @@ __all__ = [
     "Batch",
     "GroupComposition",
     "PHop",
+    "Stream",
     "Task",
     "VariableAssignment",
+    "check_examples",
     "get",
+    "import_tasks",
+    "known",
     "names",
-    "registry",
+    "origin_of",
+    "register",
 ]
 
-registry: dict[str, type[Task]] = {
-    task.name: task for task in (PHop, Addition, GroupComposition, VariableAssignment, IGSM)
-}
+for _task in (PHop, Addition, GroupComposition, VariableAssignment, IGSM):
+    register(_task)
 
 
 def names() -> tuple[str, ...]:
-    return tuple(registry)
+    return tuple(known())
 
 
 def get(name: str, **settings: Any) -> Task:
     """Returns the task of that name; ``settings`` are fields of its class, and those not given keep their defaults."""
-    if name not in registry:
-        raise InputError(f"task {name!r} is not known; allowed are {', '.join(registry)}")
-    task = registry[name]
+    if name not in known():
+        raise InputError(f"task {name!r} is not known; allowed are {', '.join(known())}, and what --import adds")
+    task = known()[name]
     allowed = [field.name for field in fields(task)]
     for setting in settings:
         if setting not in allowed:

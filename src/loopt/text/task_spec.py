@@ -31,12 +31,12 @@ class TaskSpec:
 
         shown = f"source {spec[:200]}"
         name, _, query = spec.removeprefix(TASK_PREFIX).partition("?")
-        written = [name for name, kind in tasks.registry.items() if kind.document is not tasks.Task.document]
+        written = [name for name, kind in tasks.known().items() if kind.document is not tasks.Task.document]
         if name not in written:
             raise InputError(
                 f"{shown}: no task {name[:40]!r} that is written as text; allowed are {', '.join(written)}"
             )
-        types = _settings_of(tasks.registry[name])
+        types = _settings_of(tasks.known()[name])
         settings: dict[str, Any] = {}
         for setting in query.split("&") if query else ():
             field, equals, value = setting.partition("=")

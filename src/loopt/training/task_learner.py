@@ -16,7 +16,7 @@ from loopt.random_bits import Stream, TensorStream
 from loopt.runs import TrainConfig
 from loopt.scoring import mean_score, score_each
 from loopt.scoring.precision import autocast
-from loopt.tasks import IGNORE, Batch, Task
+from loopt.tasks import IGNORE, Batch, Task, check_examples
 from loopt.training.exit_gate import gate_loss, with_gradient_of
 from loopt.training.learner import Evaluation, Learner
 from loopt.training.parallel import Ranks
@@ -85,6 +85,8 @@ class TaskLearner(Learner):
 
     @staticmethod
     def check(config: TrainConfig, session: Session, ranks: Ranks) -> None:
+        assert isinstance(config.source, Task)
+        check_examples(config.source)
         if ranks.distributed:
             raise InputError(f"{ranks.size} ranks: a task trains on one; language models train on several")
         if session.micro_batch is not None:
