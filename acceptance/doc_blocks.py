@@ -9,7 +9,8 @@ from pathlib import Path
 HOME = Path(__file__).parents[1]
 
 _BLOCK = re.compile(
-    r"(?:<!-- not run: (?P<reason>.*?) -->\n+)?^```(?P<language>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<code>.*?)^```$",
+    r"(?:<!-- not run: (?P<reason>.*?) -->\n+)?"
+    r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<code>.*?)^```$',
     re.MULTILINE | re.DOTALL,
 )
 

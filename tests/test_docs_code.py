@@ -33,7 +33,10 @@ from tiny_text_runs import documents, text_directory
 PAGES = [HOME / "README.md", HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").glob("*.md"))]
 WITH_PYTHON = [page for page in PAGES if any(block.language == "python" for block in blocks_of(page))]
 FEW_STEPS = {
-    "train": "--steps 4 --optim.warmup-steps 1 --eval-every 2 --eval-examples 4 --test-examples 8".split(),
+    "train": [
+        *("--steps", "4", "--optim.warmup-steps", "1", "--eval-every", "2", "--eval-examples", "4"),
+        *("--test-examples", "8"),
+    ],
     "eval": ["--examples", "8"],
 }
 

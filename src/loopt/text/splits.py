@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
+from itertools import accumulate
 
 from loopt.source import Split
 
@@ -35,12 +36,8 @@ def shares_that_hold_out(texts: Iterable[str], share: float) -> tuple[float, flo
 
 def _enough(lengths: list[int], share: float) -> int:
     """Returns how many of the first documents have a share of all text."""
-    wanted, text = share * sum(lengths), 0
-    for count, length in enumerate(lengths, 1):
-        text += length
-        if text >= wanted:
-            break
-    return count
+    wanted = share * sum(lengths)
+    return next(count for count, text in enumerate(accumulate(lengths), 1) if text >= wanted)
 
 
 def _draw(text: bytes) -> float:
