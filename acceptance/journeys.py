@@ -23,10 +23,15 @@ class Journey:
     """A section of a page, and the minutes in which it is to be done."""
 
     page: str
-    section: str
+    section: str | None
+    """Its heading, or None for the whole page."""
     minutes: int
     has: str = ":"
     """A command of the shell that makes what the reader brings along."""
+
+    @property
+    def name(self) -> str:
+        return self.section or self.page.removesuffix(".md")
 
 
 JOURNEYS = (
@@ -40,10 +45,10 @@ def script(journeys: tuple[Journey, ...]) -> str:
     """Returns the shell script of these journeys, which share a shell, as a reader's commands do."""
     lines = ["set -euo pipefail", "export MPLBACKEND=agg"]
     for journey in journeys:
-        lines += [f'echo "== {journey.section}"', journey.has, "SECONDS=0"]
+        lines += [f'echo "== {journey.name}"', journey.has, "SECONDS=0"]
         for block in blocks_of(HOME / "docs" / journey.page, journey.section):
             lines += shell_of(block)
-        lines.append(f'echo "{journey.section}|$SECONDS" >> "$TIMES"')
+        lines.append(f'echo "{journey.name}|$SECONDS" >> "$TIMES"')
     return "\n".join(lines) + "\n"
 
 
@@ -70,10 +75,10 @@ def main() -> int:
         taken = dict(line.split("|") for line in times.read_text().splitlines())
     late = False
     for journey in journeys:
-        seconds = taken.get(journey.section)
+        seconds = taken.get(journey.name)
         late |= seconds is None or int(seconds) > 60 * journey.minutes
         spent = "not finished" if seconds is None else f"{int(seconds) / 60:.1f} minutes"
-        print(f"{journey.section}: {spent}, at most {journey.minutes}")
+        print(f"{journey.name}: {spent}, at most {journey.minutes}")
     return code or int(late)
 
 

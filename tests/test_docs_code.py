@@ -31,7 +31,13 @@ from tiny_language_runs import language_run
 from tiny_text_runs import documents, text_directory
 
 PAGES = [HOME / "README.md", HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").glob("*.md"))]
-WITH_PYTHON = [page for page in PAGES if any(block.language == "python" for block in blocks_of(page))]
+IN_JOURNEYS = {journey.page for journey in JOURNEYS}
+"""Pages whose Python runs between their commands."""
+WITH_PYTHON = [
+    page
+    for page in PAGES
+    if page.name not in IN_JOURNEYS and any(block.language == "python" for block in blocks_of(page))
+]
 FEW_STEPS = {
     "train": [
         *("--steps", "4", "--optim.warmup-steps", "1", "--eval-every", "2", "--eval-examples", "4"),
@@ -66,16 +72,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(loopt.training, "train", train_shortly)
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.name)
 def test_the_python_of_a_page_runs(page: Path, folder: Path) -> None:
-    if page.name == "get-started.md":
-        pytest.skip("runs below, between its commands")
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks_of(page):
-        if block.language == "python" and not block.reason:
+        if block.title is not None:
+            (folder / block.title).write_text(block.code, encoding="utf-8")
+        elif block.language == "python" and not block.reason:
             printed = io.StringIO()
             with contextlib.redirect_stdout(printed):
                 exec(compile(block.code, page.name, "exec"), names)
@@ -86,7 +93,7 @@ def test_the_python_of_a_page_runs(page: Path, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("journey", JOURNEYS[1:], ids=lambda journey: journey.section)
+@pytest.mark.parametrize("journey", JOURNEYS[1:], ids=lambda journey: journey.name)
 def test_the_first_steps_run_as_they_are_shown(journey: Journey, folder: Path) -> None:
     """But for the steps of training. The demo has tests of its own."""
     for block in blocks_of(HOME / "docs" / journey.page, journey.section):

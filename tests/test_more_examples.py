@@ -100,8 +100,9 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     whole: Callable[..., Outcome] = loopt.training.train
 
     def train_shortly(config: TrainConfig, *arguments: Any, **named: Any) -> Outcome:
-        config = replace(config, steps=4, eval_every=2, eval_examples=8, test_examples=8)
-        return whole(replace(config, optim=replace(config.optim, warmup_steps=1)), *arguments, **named)
+        optim = replace(config.optim, warmup_steps=1)
+        short = replace(config, optim=optim, steps=4, eval_every=2, eval_examples=8, test_examples=8)
+        return whole(short, *arguments, **named)
 
     monkeypatch.setattr(loopt.training, "train", train_shortly)
     monkeypatch.setenv("MPLBACKEND", "agg")
