@@ -92,7 +92,8 @@ def bring_page(page: Path, place: Path) -> None:
             return match[0]
         file = (page.parent / path).resolve()
         if mark and file.suffix == ".svg":
-            return file.read_text(encoding="utf-8")  # in the page, its colors follow the site's light and dark
+            # In the page its colors follow the site's light and dark; in a div Markdown leaves it alone.
+            return f"<div>\n{file.read_text(encoding='utf-8')}</div>"
         found = place_of(file)
         if found is None:
             return f"{text} (`{file.relative_to(HOME)}`)"
