@@ -78,3 +78,9 @@ def test_every_page_is_on_the_site() -> None:
     shown = [page for page in pages(site["nav"]) if not page.startswith("reference/")]  # made from the code
     written = [page.name for page in (HOME / "docs").glob("*.md")]
     assert sorted(shown) == sorted([*written, "contributing.md", "changelog.md"])
+
+
+def test_no_page_has_marks_of_an_unfinished_merge() -> None:
+    for page in [*PAGES, HOME / "CHANGELOG.md"]:
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"^(<{7}|>{7}|={7}$)", text, re.MULTILINE), page
