@@ -1,19 +1,19 @@
-"""What README and the documents show is true: code runs, links lead somewhere, numbers are those of the result
-files."""
+"""What README and the documents show is true: links lead somewhere, every page is on the site, numbers are those of the
+result files."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loopt.analysis import percent_gap
 from loopt.report.drawing import human
-from loopt.training import Session, presets, train
-from tiny_text_runs import prepared, tiny_text
 
 HOME = Path(__file__).parents[1]
 README = (HOME / "README.md").read_text(encoding="utf-8")
@@ -24,27 +24,6 @@ def test_the_readme_can_be_read_in_a_minute() -> None:
     lines = README.splitlines()
     assert len(lines) <= 150
     assert max(map(len, lines)) <= 120
-
-
-def test_code_in_the_readme_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With fewer steps than it would take."""
-    monkeypatch.chdir(tmp_path)
-    whole = presets.phop_cpu()
-    short = replace(whole, steps=6, eval_every=3, test_examples=16, optim=replace(whole.optim, warmup_steps=2))
-    monkeypatch.setattr(presets, "phop_cpu", lambda: short)
-    blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(blocks) == 2
-    exec("\n".join(blocks), {})
-    assert (tmp_path / "runs" / "seed-1" / "result.json").exists()
-
-
-def test_code_of_the_page_on_generation_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    config = tiny_text(data=str(prepared(tmp_path)))
-    longer = replace(config, model=replace(config.model, max_len=100), steps=4)
-    train(longer, "runs/lm-cpu", Session(device="cpu", progress=False))
-    (block,) = re.findall(r"```python\n(.*?)```", (HOME / "docs" / "generation.md").read_text(), re.DOTALL)
-    exec(block, {})
 
 
 def test_the_demos_table_is_what_its_files_have() -> None:
@@ -87,3 +66,21 @@ def test_links_lead_somewhere(page: Path) -> None:
         where = (page.parent / path).resolve() if path else page
         assert where.exists(), target
         assert not anchor or anchor in anchors(where), target
+
+
+def test_every_page_is_on_the_site() -> None:
+    def pages(entries: list[Any]) -> Iterator[str]:
+        for entry in entries:
+            ((_, target),) = entry.items()
+            yield from [target] if isinstance(target, str) else pages(target)
+
+    site = tomllib.loads((HOME / "zensical.toml").read_text(encoding="utf-8"))["project"]
+    shown = [page for page in pages(site["nav"]) if not page.startswith("reference/")]  # made from the code
+    written = [page.name for page in (HOME / "docs").glob("*.md")]
+    assert sorted(shown) == sorted([*written, "contributing.md", "changelog.md"])
+
+
+def test_no_page_has_marks_of_an_unfinished_merge() -> None:
+    for page in [*PAGES, HOME / "CHANGELOG.md"]:
+        text = page.read_text(encoding="utf-8")
+        assert not re.search(r"^(<{7}|>{7}|={7}$)", text, re.MULTILINE), page

@@ -5,15 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-from predictions import look_up, predict
-
 from loopt.evaluation.catalogue import GROUP_TITLES, TASKS
 from loopt.evaluation.data_sets import DATA_SETS
 from loopt.evaluation.metrics import METRICS
 from loopt.evaluation.mini_sets import mini_data_dir
 from loopt.evaluation.rendering import render
-from tiny_language_runs import language_run
 
 PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text(encoding="utf-8")
 
@@ -52,16 +48,3 @@ def test_every_data_set_has_its_license_and_source() -> None:
         [f"`{data.folder}`", data.title, data.license, data.origin] for data in DATA_SETS
     ]
     assert all(f"`{data.hub.dataset}`" in row[4] for data, row in zip(DATA_SETS, found, strict=True))
-
-
-def test_the_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "evals").symlink_to(mini_data_dir())
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "lm-cpu").symlink_to(language_run())
-    monkeypatch.chdir(tmp_path)
-    [code, with_a_run] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    names = {"predictions": predict(render(TASKS["svamp"], mini_data_dir(), 200), look_up)}
-    exec(code, names)
-    assert names["suite"].tasks["svamp"].score.value == 100  # type: ignore[attr-defined]
-    exec(with_a_run, names)
-    assert names["measured"].examples == 8  # type: ignore[attr-defined]

@@ -72,11 +72,11 @@ def test_every_format_from_every_position(name: str, tmp_path: Path) -> None:
     assert 0 < read_so_far[-1] <= (tmp_path / name).stat().st_size
 
 
-def test_a_text_file_is_one_document(tmp_path: Path) -> None:
+def test_a_file_of_text_or_markdown_is_one_document(tmp_path: Path) -> None:
     for number, text in enumerate(TEXTS):
-        (tmp_path / f"{number:02}.txt").write_bytes(text.encode())
-    (tmp_path / "05.txt").write_bytes(gzip.compress(b""))
-    (tmp_path / "05.txt").rename(tmp_path / "05.txt.gz")  # empty documents are left out
+        (tmp_path / f"{number:02}.{'md' if number % 3 else 'txt'}").write_bytes(text.encode())
+    (tmp_path / "05.md").unlink()
+    (tmp_path / "05.md.gz").write_bytes(gzip.compress(b""))  # empty documents are left out
     expected = TEXTS[:5] + TEXTS[6:]
     assert read(tmp_path) == expected
     positions = [position for _, position in Corpus.find([str(tmp_path)], "text").documents()]
@@ -86,7 +86,7 @@ def test_a_text_file_is_one_document(tmp_path: Path) -> None:
 def test_folders_and_globs_are_read_by_name_and_specs_in_the_order_given(tmp_path: Path) -> None:
     for name, text in {"b/2.jsonl": "b2", "a/1.jsonl": "a1", "b/10.jsonl": "b10", "a/c/0.jsonl": "ac0"}.items():
         write_lines(tmp_path / name, [text])
-    (tmp_path / "a" / "notes.md").write_text("not read")
+    (tmp_path / "a" / "notes.rst").write_text("not read")
     assert read(tmp_path) == ["a1", "ac0", "b10", "b2"]
     assert read(tmp_path / "b", tmp_path / "a") == ["b10", "b2", "a1", "ac0"]
     assert read(tmp_path / "b" / "*.jsonl", tmp_path / "a" / "1.jsonl") == ["b10", "b2", "a1"]
@@ -120,7 +120,7 @@ def test_another_field(tmp_path: Path) -> None:
         ("x.jsonl", b'{"text": null}\n', "x.jsonl, line 1: no text in field 'text'; the fields are text"),
         ("x.jsonl", b'"text"\n', "x.jsonl, line 1: no text in field 'text'; it is no object"),
         ("x.txt", b"abc\xff", "x.txt: not UTF-8 at byte 3"),
-        ("x.csv", b"a", "x.csv: unknown file extension; allowed are .txt, .jsonl, .parquet"),
+        ("x.csv", b"a", "x.csv: unknown file extension; allowed are .txt, .md, .jsonl, .parquet"),
         ("x.jsonl.gz", gzip.compress(lines(TEXTS))[:-20], "x.jsonl.gz: damaged or cut short near byte"),
         ("x.jsonl.xz", lzma.compress(lines(TEXTS))[:-20], "x.jsonl.xz: damaged or cut short near byte"),
         ("x.jsonl.zst", compressed(lines(TEXTS), ".zst")[:-20], "x.jsonl.zst: damaged or cut short near byte"),

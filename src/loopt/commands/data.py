@@ -64,7 +64,7 @@ class TokenizerOptions:
     """
 
     source: tuple[str, ...]
-    """Files, folders or globs of .txt, .jsonl or .parquet, or hf:NAME[:CONFIG[:SPLIT]]."""
+    """Files, folders or globs of .txt, .md, .jsonl or .parquet, or hf:NAME[:CONFIG[:SPLIT]]."""
     vocab_size: int
     """Size of the vocabulary."""
     out: Path

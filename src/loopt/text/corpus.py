@@ -48,6 +48,7 @@ START = Position(0, 0, "")
 
 READERS: dict[str, Callable[[Path, str], DocumentSource]] = {
     ".txt": TextFile,
+    ".md": TextFile,
     ".jsonl": JsonLinesFile,
     ".parquet": ParquetFile,
 }

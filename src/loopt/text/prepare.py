@@ -33,7 +33,7 @@ class Settings:
     """Which text to prepare, and how."""
 
     source: tuple[str, ...]
-    """Files, folders or globs of .txt (one document each), .jsonl or .parquet, also with .gz, .xz or .zst;
+    """Files, folders or globs of .txt or .md (one document each), .jsonl or .parquet, also with .gz, .xz or .zst;
     hf:NAME[:CONFIG[:SPLIT]], a dataset of the Hugging Face hub, streamed;
     or, in quotes, a task to mix in by its share of the training tokens,
     "task:assignment?depth=1&shots=5&share=0.1" (without text, by a number of documents: documents=100000)."""
@@ -226,7 +226,7 @@ def _refuse_useless(index: Index, settings: Settings, directory: Path) -> None:
     elif empty:
         problem = (
             f"{empty[0]}={getattr(settings, empty[0])}: none of the {total} documents is held out; "
-            "take a larger share, more documents (a .txt file is one), or 0"
+            "take a larger share, more documents (a .txt or .md file is one), or 0"
         )
     else:
         return

@@ -16,6 +16,7 @@ from loopt.text.index import INDEX, TOKENIZER, UNFINISHED, Index
 from loopt.text.mixture import Mixture
 from loopt.text.prepare import Settings, prepare
 from loopt.text.progress import progress_bar
+from loopt.text.splits import shares_that_hold_out
 from loopt.text.token_data import TokenData
 from loopt.text.tokenizer import TokenizerCodec, train_tokenizer
 
@@ -84,11 +85,17 @@ class Text(Source):
                     f"has changed since; choose another --run, or resume with --data {beside}"
                 )
             return beside
+        shares = shares_that_hold_out((document.text for document, _ in corpus.documents()), HELD_OUT)
+        if shares is None:
+            raise InputError(
+                f"data={self.data}: fewer than 3 documents with text; one is held out for validation and one for test. "
+                "Cut it into more files (split --line-bytes 50k --additional-suffix .txt FILE part- does)"
+            )
         print(f"preparing {self.data} in {beside}", file=sys.stderr)
         tokenizer = train_tokenizer((document.text for document, _ in corpus.documents()), VOCABULARY)
         with tempfile.TemporaryDirectory() as folder, progress_bar() as report:
             file = Path(folder) / TOKENIZER
             file.write_text(tokenizer.text, encoding="utf-8")
-            settings = Settings((self.data,), str(file), validation=HELD_OUT, test=HELD_OUT)
+            settings = Settings((self.data,), str(file), validation=shares[0], test=shares[1])
             prepare(settings, beside, workers=1, report=report)
         return beside
