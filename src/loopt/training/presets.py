@@ -59,7 +59,7 @@ def addition() -> TrainConfig:
 
 
 def addition_cpu() -> TrainConfig:
-    """Sums of 2 numbers of 2 digits, for a laptop."""
+    """Sums of 2 numbers of 2 digits, for a laptop: one layer of d=64 looped 4 times (about a minute of one core)."""
     return replace(small(Addition(operands=(2,), digits=2, test_operands=(2,))), steps=600)
 
 
