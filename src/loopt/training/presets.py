@@ -110,7 +110,7 @@ def assignment() -> TrainConfig:
 
 
 def assignment_cpu() -> TrainConfig:
-    """Which number a variable was set to, for a laptop: one layer of d=64 looped 4 times (a minute or two)."""
+    """Which number a variable was set to, for a laptop: one layer of d=64 looped 4 times (two minutes of one core)."""
     task = VariableAssignment(depth=0, variables=3, letters=4, largest=4, shots=2)
     return replace(small(task), steps=400)
 
