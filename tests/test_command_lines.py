@@ -76,6 +76,7 @@ PREPARE = ("data", "prepare", "--tokenizer", "tokenizer.json", "--out", "prepare
 FORMS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("plan", "4x6"), tuple(f"--{name}" for name in MODEL[1:6])),
     (("plan",), ("--d-model",)),
+    (("tasks", "show", "phop"), ("--import",)),
     (("train", "phop-cpu", "--p", "1", "--n", "8", *TINY_RUN), (*TRAIN, *TASKS["phop"])),
     (("train", "--from", "run/config.json", "--device", "cpu"), TRAIN),
     (("train", "--from"), ("--run",)),

@@ -59,7 +59,7 @@ def addition() -> TrainConfig:
 
 
 def addition_cpu() -> TrainConfig:
-    """Sums of 2 numbers of 2 digits, for a laptop."""
+    """Sums of 2 numbers of 2 digits, for a laptop: one layer of d=64 looped 4 times (about a minute of one core)."""
     return replace(small(Addition(operands=(2,), digits=2, test_operands=(2,))), steps=600)
 
 
@@ -79,7 +79,7 @@ def igsm() -> TrainConfig:
 
 
 def igsm_cpu() -> TrainConfig:
-    """i-GSM of up to 3 statements modulo 3, for a laptop."""
+    """i-GSM of 3 statements modulo 3, for a laptop: one layer of d=64 looped 4 times (two minutes of one core)."""
     task = IGSM(modulus=3, law="even", statements=3, needed=(1, 3), supervision="every")
     return replace(small(task), steps=600)
 
@@ -100,7 +100,7 @@ def group() -> TrainConfig:
 
 
 def group_cpu() -> TrainConfig:
-    """Words of 8 elements of S3, for a laptop."""
+    """Words of 8 elements of S3, for a laptop: one layer of d=64 looped 4 times (about a minute of one core)."""
     return small(GroupComposition(group="S3", n=8, supervision="every"))
 
 
@@ -110,7 +110,7 @@ def assignment() -> TrainConfig:
 
 
 def assignment_cpu() -> TrainConfig:
-    """Which number a variable was set to, for a laptop."""
+    """Which number a variable was set to, for a laptop: one layer of d=64 looped 4 times (two minutes of one core)."""
     task = VariableAssignment(depth=0, variables=3, letters=4, largest=4, shots=2)
     return replace(small(task), steps=400)
 
