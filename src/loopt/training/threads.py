@@ -13,7 +13,8 @@ from loopt.runs import TrainConfig
 from loopt.training.session import Session
 
 WORK_PER_THREAD = 250_000_000
-"""Multiplications in the products of one layer, forward, that are worth a thread; benchmarks/threads.py measures it."""
+"""Multiplications in the products of one layer, forward, that are taken to be worth a thread: so chosen that phop-cpu
+and lm-cpu have one, measured on a busy machine alone. benchmarks/threads.py measures what the choice gives."""
 
 
 @contextmanager
