@@ -36,7 +36,8 @@ class Journey:
 
 JOURNEYS = (
     Journey("get-started.md", "See it work", 3),
-    Journey("get-started.md", "Train, load, run with more loops", 3),
+    Journey("own-task.md", None, 10, has="cp examples/own_task.py my_task.py"),
+    Journey("get-started.md", "Train, load, run with more loops", 5),  # 2 of them for training
     Journey("get-started.md", "Your own text", 10, has="mkdir my-texts && cp docs/*.md my-texts"),
 )
 

@@ -91,9 +91,8 @@ def bring_page(page: Path, place: Path) -> None:
         if not path or target.startswith(("http:", "https:")):
             return match[0]
         file = (page.parent / path).resolve()
-        if mark and file.suffix == ".svg":
-            # In the page its colors follow the site's light and dark; in a div Markdown leaves it alone.
-            return f"<div>\n{file.read_text(encoding='utf-8')}</div>"
+        if mark and file.suffix == ".svg" and "currentColor" in (drawing := file.read_text(encoding="utf-8")):
+            return f"<div>\n{drawing}</div>"  # in the page its colors follow the site's light and dark
         found = place_of(file)
         if found is None:
             return f"{text} (`{file.relative_to(HOME)}`)"
@@ -111,7 +110,7 @@ def place_of(file: Path) -> PurePosixPath | None:
         return PurePosixPath(MOVED[name])
     if file.is_relative_to(HOME / "docs"):
         return PurePosixPath(name).relative_to("docs")
-    if file.suffix not in (".md", ".png"):
+    if file.suffix not in (".md", ".png", ".svg"):
         return None
     if not (BUILD / name).exists():
         (BUILD / name).parent.mkdir(parents=True, exist_ok=True)

@@ -26,13 +26,16 @@ from loopt.runs import TrainConfig
 from loopt.tasks.groups import group
 from loopt.theory.group_composition import build_group_composition
 from loopt.theory.saved import save
-from loopt.training import Outcome
+from loopt.training import Outcome, Session
 from tiny_language_runs import language_run
+from tiny_runs import TINY
 from tiny_text_runs import documents, text_directory
 
 PAGES = [HOME / "README.md", HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").glob("*.md"))]
 IN_JOURNEYS = {journey.page for journey in JOURNEYS}
 """Pages whose Python runs between their commands."""
+FIRST_STEPS = [journey for journey in JOURNEYS if journey.page == "get-started.md"][1:]
+"""The demo and the page of a task of one's own have tests of their own."""
 WITH_PYTHON = [
     page
     for page in PAGES
@@ -52,11 +55,19 @@ def short(config: TrainConfig) -> TrainConfig:
     return replace(config, optim=optim, steps=4, eval_every=2, eval_examples=8, test_examples=8)
 
 
+@pytest.fixture(scope="module")
+def task_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "phop-cpu"
+    loopt.training.train(TINY, run, Session(device="cpu", progress=False))
+    return run
+
+
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(task_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what a reader has come to before: runs, prepared text, saved weights, task data."""
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "lm-cpu").symlink_to(language_run())
+    (tmp_path / "runs" / "phop-cpu").symlink_to(task_run)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "persuasion").symlink_to(text_directory())
     (tmp_path / "evals").symlink_to(mini_data_dir())
@@ -93,9 +104,9 @@ def test_the_python_of_a_page_runs(page: Path, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("journey", JOURNEYS[1:], ids=lambda journey: journey.name)
+@pytest.mark.parametrize("journey", FIRST_STEPS, ids=lambda journey: journey.name)
 def test_the_first_steps_run_as_they_are_shown(journey: Journey, folder: Path) -> None:
-    """But for the steps of training. The demo has tests of its own."""
+    """But for the steps of training."""
     for block in blocks_of(HOME / "docs" / journey.page, journey.section):
         if block.title is not None:
             (folder / block.title).write_text(block.code, encoding="utf-8")

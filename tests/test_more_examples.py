@@ -96,7 +96,7 @@ def test_the_notebook_shows_what_it_gave_and_no_path_of_the_machine_it_ran_on() 
 
 @pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without Jupyter, and with few steps."""
+    """Without Jupyter, with few steps and a shorter novel."""
     whole: Callable[..., Outcome] = loopt.training.train
 
     def train_shortly(config: TrainConfig, *arguments: Any, **named: Any) -> Outcome:
@@ -106,7 +106,9 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(loopt.training, "train", train_shortly)
     monkeypatch.setenv("MPLBACKEND", "agg")
-    (tmp_path / "persuasion").symlink_to(EXAMPLES / "persuasion")
+    (tmp_path / "persuasion").mkdir()
+    for number, text in enumerate(documents(seed=3, count=60)):
+        (tmp_path / "persuasion" / f"{number}.txt").write_text(text * 4, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     for cell in cells("code"):
