@@ -34,6 +34,7 @@ SUBCOMMANDS: dict[str, Sequence[str]] = {
     "reproduce": ["phop"],
     "train": ["phop-cpu", "lm-cpu"],
     "eval": ["render", "predict", "score"],
+    "runs": ["compare", "clean"],
     "tasks": ["list", "show phop", "audit phop"],
     "data": ["tokenizer", "prepare", "show"],
     "analyze": ["gap", "scaling", "isoplot", "similarity", "loops", "exit", "cache", "drafts"],
@@ -122,7 +123,8 @@ def place_of(file: Path) -> PurePosixPath | None:
 
 
 def command_reference() -> str:
-    parts = ["# Commands\n\nWhat each command prints with `--help`.\n", f"```text\n{help_of([])}```\n"]
+    about = "What each command prints with `--help-all`; `--help` has the options that people change."
+    parts = [f"# Commands\n\n{about}\n", f"```text\n{help_of([])}```\n"]
     for command in COMMANDS:
         parts.append(f"## loopt {command}\n\n```text\n{help_of([command])}```\n")
         for sub in SUBCOMMANDS.get(command, ()):
@@ -134,7 +136,7 @@ def help_of(arguments: Sequence[str]) -> str:
     out = io.StringIO()
     try:
         with contextlib.redirect_stdout(out):
-            code: object = main([*arguments, "--help"])
+            code: object = main([*arguments, "--help-all"])
     except SystemExit as stop:
         code = stop.code
     text = out.getvalue()

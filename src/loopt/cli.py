@@ -37,7 +37,8 @@ Looped transformers: models that think longer by running the same layers again.
   loopt prove THEOREM              the paper's theorems, as weights that are built, run and checked
 
 Every command explains itself with --help, and lists all its options with --help-all. loopt --version prints the
-version; loopt --install-completion has your shell complete commands and options.
+version; loopt --install-completion has your shell complete commands and options; --import my_task.py makes tasks of
+your own known to any command.
 """
 
 
