@@ -13,6 +13,7 @@ from loopt.report.sheet import Cell, Sheet
 
 SIDE_BY_SIDE = 4
 TITLE_WIDTH = 30  # characters
+CHARACTERS_AN_INCH = 14  # of the key below all panels
 BASELINE, TRACK = "#a9b1ba", "#eef0f2"
 TICK = {"linestyle": "", "marker": "|", "markersize": 12, "markeredgewidth": 2.2, "color": VERMILION}
 
@@ -39,7 +40,8 @@ def draw_sheet(sheet: Sheet, folder: Path, name: str = "table") -> list[Path]:
     for axes in grid:
         axes.label_outer()
     cells = [line.cells[column] for line in lines for column in drawn]
-    figure.supxlabel(f"{sheet.unit} {_key(cells)}", fontsize=9)
+    key = textwrap.wrap(f"{sheet.unit} {_key(cells)}", int(CHARACTERS_AN_INCH * figure.get_figwidth()))
+    figure.supxlabel("\n".join(key), fontsize=9)
     return write_figure(figure, folder, name)
 
 
