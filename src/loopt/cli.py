@@ -73,7 +73,7 @@ def _dispatch(arguments: list[str]) -> int:
     if any(word.partition("=")[0] == "--import" for word in arguments):
         arguments = importlib.import_module("loopt.commands.importing").import_named(arguments)
     command = arguments[0] if arguments else "--help"
-    if command in ("-h", "--help"):
+    if command in ("-h", "--help", "--help-all"):
         print(USAGE, end="")
         return 0
     if command == "--version":
