@@ -282,4 +282,4 @@ def test_the_usage_names_every_analysis(capsys: Captured) -> None:
     for name in ("gap", "scaling", "isoplot", "similarity", "loops", "exit", "cache", "drafts"):
         assert f"loopt analyze {name} " in shown
     assert run("analyze", "similarty") == 2
-    assert "allowed are gap, scaling, isoplot" in capsys.readouterr().err
+    assert "did you mean similarity? Allowed are gap, scaling, isoplot" in capsys.readouterr().err

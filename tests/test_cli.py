@@ -400,7 +400,7 @@ def test_a_table_is_trained_bit_by_bit(tmp_path: Path, capsys: Captured, monkeyp
         assert capsys.readouterr().out == kept.replace("scale cpu", "scale cpu, from Y", 1) + "\n"
     assert run(*table) == 0
     assert "Loop (1⊗6)" in capsys.readouterr().out
-    assert (tmp_path / "Y" / "phop" / "cpu" / "table.png").read_bytes().startswith(b"\x89PNG")
+    assert not (tmp_path / "Y" / "phop" / "cpu" / "table.png").exists()  # there is nothing to draw yet
 
 
 def test_what_a_clone_has_is_not_taken_for_measured_here(capsys: Captured, tmp_path: Path) -> None:
@@ -522,7 +522,7 @@ def test_a_signal_saves_and_stops(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 143
-    assert re.match(r"run: plan 1x2, [\d,]+ parameters\n", err)
+    assert re.search(r"^run: plan 1x2, [\d,]+ parameters\n", err, re.MULTILINE)
     stopped = re.fullmatch(r"run: stopped by SIGTERM, saved at step (\d+); .* resumes .*\n", out)
     assert stopped
     assert int(stopped.group(1)) == tiny_runs.last_step(tmp_path / "run")

@@ -70,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    if any(word.partition("=")[0] == "--import" for word in arguments):
+    imports = "--import" in arguments
+    if imports:
         arguments = importlib.import_module("loopt.commands.importing").import_named(arguments)
     command = arguments[0] if arguments else "--help"
     if command in ("-h", "--help", "--help-all"):
@@ -84,7 +85,7 @@ def _dispatch(arguments: list[str]) -> int:
     if command not in COMMANDS:
         raise not_known("command", command, COMMANDS)
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
-    if arguments[len(words) :] in (["-h"], ["--help"]):
+    if not imports and arguments[len(words) :] in (["-h"], ["--help"]):
         screen = kept_screen(" ".join(words))
         if screen is not None:
             print(screen, end="")

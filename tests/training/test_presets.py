@@ -46,7 +46,7 @@ def test_a_task_without_a_preset_trains(tmp_path: Path, monkeypatch: pytest.Monk
     source = read_config(tmp_path / "run" / "config.json").source
     assert source == Hops(n=40)
     capsys.readouterr()
-    assert run("train", "--help") == 0
+    assert run("train", "--help-all") == 0  # --help shows a screen that is kept
     assert "\n  hops " in capsys.readouterr().out
     assert run("tasks", "list") == 0
     assert "Hops, but nobody made a preset for them." in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Threads: as many as the model is worth and the machine has free, unless somebody says otherwise."""
+"""Threads: as many as the model is worth, unless somebody says otherwise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tiny_runs
 from loopt import LoopedTransformer
 from loopt.errors import ConfigError
 from loopt.training import Callback, Session, train
-from loopt.training.threads import choose_threads, free_cores, layer_work
+from loopt.training.threads import choose_threads, layer_work
 from loopt.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -23,8 +23,6 @@ LARGE = replace(tiny_runs.TINY, batch_size=4096, model=replace(tiny_runs.TINY.mo
 @pytest.fixture(autouse=True)
 def a_machine_of_eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
 
 
@@ -34,11 +32,10 @@ def test_a_small_model_gets_one_thread_and_a_large_one_all() -> None:
     assert choose_threads([tiny_runs.TINY, LARGE], Session(), CPU) == (8, "")
 
 
-@pytest.mark.parametrize(("load", "free"), [(0.2, 8), (3.0, 5), (7.6, 1), (40.0, 1)])
-def test_cores_that_others_have_are_left_to_them(load: float, free: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
-    assert free_cores() == free
-    assert choose_threads([LARGE], Session(), CPU)[0] == free
+def test_a_busy_machine_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that resumes is to have as many as before: sums in another order differ in their last digits."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (40.0, 0.0, 0.0))
+    assert choose_threads([LARGE], Session(), CPU) == (8, "")
 
 
 def test_who_says_how_many_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,10 @@ def import_named(arguments: list[str]) -> list[str]:
     """Imports what each --import names, and returns the arguments without them."""
     rest, words = [], iter(arguments)
     for word in words:
-        name, equals, what = word.partition("=")
-        if name != OPTION:
+        if word != OPTION:
             rest.append(word)
             continue
-        what = what if equals else next(words, "")
+        what = next(words, "")
         if not what:
             raise InputError(f"{OPTION}: which? Give the path of a Python script, or the name of an installed module")
         import_tasks(what)

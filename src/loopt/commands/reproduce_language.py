@@ -42,7 +42,8 @@ def describe_language(name: str) -> str:
         "it, and show the tables. The same command resumes where it was stopped, rows that experiments share are "
         f"trained once. For example:\n\nloopt reproduce {name} --scale cpu\n\nText for scale short is prepared "
         f"with:\n\n{prepare_command('short')}\n\nand its rows are trained with:\n\n"
-        f"loopt reproduce {name} --scale short --data data/language --rows {experiment.rows[0].name} --time-limit 500"
+        f"loopt reproduce {name} --scale short --data data/language --data-dir data/evals "
+        f"--rows {experiment.rows[0].name} --time-limit 500"
     )
 
 

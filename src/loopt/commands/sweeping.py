@@ -58,7 +58,7 @@ def _is_named(row: Row, name: str) -> bool:
     if name == row.name:
         return True
     try:
-        return not row.regularizer.active and LoopPlan.parse(name) == row.plan
+        return not row.regularizer.active and not row.recipe and LoopPlan.parse(name) == row.plan
     except PlanError:
         return False
 

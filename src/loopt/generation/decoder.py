@@ -160,7 +160,7 @@ class Decoder:
         # A draft may lie past the longest text; what it says is dropped.
         read_as = positions.clamp(max=self.model.config.max_len - 1)
         context = self.model.context(((rows, tokens),), read_as, attend)
-        plainly = run_plainly if fits_plainly(self.model.config) else None
+        plainly = run_plainly if self.device.type == "cpu" and fits_plainly(self.model.config) else None
         return context._replace(run_layer=kernels.run_layer or plainly), slots
 
     def readout(self, x: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -131,7 +132,7 @@ class Job:
         variant = f"-{self.variant}" if self.variant else ""
         return f"{self.row.name}{variant}-seed{self.seed}"
 
-    @property
+    @cached_property
     def config(self) -> TrainConfig:
         """Returns the config of the run, with its seed."""
         config = self.experiment.configure(self.row.plan, self.variant or self.row.recipe, self.scale)

@@ -71,7 +71,7 @@ def _draw_by_depth(rows: list[tuple[Row, Found]], folder: Path) -> list[Path]:
     for axes, (metric, name) in zip(grid, wanted.items(), strict=True):
         for index, (row, found) in enumerate(looped):
             curve = {row.plan.with_loops(int(loops)).depth: one[metric] for loops, one in found["by_loops"].items()}
-            axes.plot(list(curve), list(curve.values()), markersize=3, label=row.plan.typography, **style_of(index))
+            axes.plot(list(curve), list(curve.values()), markersize=3, label=row.label, **style_of(index))
             own = row.plan.depth
             axes.plot([own], [curve[own]], marker="o", markersize=9, fillstyle="none", color=INK)
         axes.set_xscale("log")

@@ -54,7 +54,7 @@ class LanguageMeasurement(Measurement):
         setting, plan, pull = SETTINGS[job.scale], run.config.model.plan, run.config.regularizer
         assert isinstance(run.config.source, Text)
         questions = self.questions(setting)
-        fewer, store, best = questions.first(setting.fewer), _Store(run), run.find("best").step
+        fewer, store, best = questions.first(setting.fewer), _Store(run, device), run.find("best").step
 
         def measured(name: str, model: Measured) -> Generator[str, None, Numbers]:
             return (yield from store.all(name, model.parts(fewer)))["metrics"]
@@ -94,14 +94,14 @@ class LanguageMeasurement(Measurement):
         kept = {fraction: max(1, round(fraction * setting.steps)) for fraction in setting.fractions}
         return kept if job.row.name in self.along_training else {}
 
-    def after_writing(self, run: Run, result: Path) -> None:
-        """Keeps the predictions, and of the checkpoints the one that was measured: they take gigabytes each."""
+    def after_writing(self, run: Run, result: Path, keep: Collection[int]) -> None:
+        """Keeps the predictions, and of the checkpoints the best one and those to ``keep``: they take gigabytes each."""
         with explain_os_errors(f"write {result.with_suffix('')}"):
             shutil.copytree(run.directory / PREDICTIONS, result.with_suffix(""), dirs_exist_ok=True)
         best = run.find("best").step
         with explain_os_errors(f"delete checkpoints in {run.checkpoints}"):
             for step in checkpoint.steps_in(run.checkpoints):
-                if step != best:
+                if step != best and step not in keep:
                     checkpoint.remove(run.checkpoints, step)
 
     def without_places(self, config: TrainConfig) -> TrainConfig:
@@ -157,14 +157,15 @@ def _are_numbers(value: Any) -> bool:
 class _Store:
     """What was measured of a run so far, in a file of its directory, part by part."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, device: torch.device) -> None:
         self.path: Path = run.directory / "measured.json"
-        self._run = run
+        self._run, self._device = run, device
 
     @cached_property
     def _key(self) -> str:
-        """Returns a hash of the finished run: what another one left here does not count."""
-        return hashlib.sha256(json.dumps(self._run.read_result(), sort_keys=True).encode()).hexdigest()
+        """Returns a hash of the finished run and the kind of device: what others left here does not count."""
+        measured = [self._run.read_result(), self._device.type]
+        return hashlib.sha256(json.dumps(measured, sort_keys=True).encode()).hexdigest()
 
     @cached_property
     def _parts(self) -> dict[str, Found]:

@@ -91,7 +91,8 @@ class Measured:
             return lambda: self._task(requests, kept or name in PRIMITIVES, kept)
 
         tasks = {
-            f"{name}, {len(requests)} questions": of(name, requests) for name, requests in questions.requests.items()
+            f"{name}, {len(requests)} questions {fingerprint(requests)[:16]}": of(name, requests)
+            for name, requests in questions.requests.items()
         }
         return {"text": lambda: self._text(with_validation=kept), **tasks}
 

@@ -73,7 +73,7 @@ class Setting:
 
 
 def _miniature(data: str) -> TrainConfig:
-    """The paper's plans at d=32: depth 24 and all, in seconds a row on a laptop."""
+    """The paper's plans at d=32: depth 24 and all, for a laptop."""
     model = ModelConfig(
         LoopPlan.parse("24x1"), d_model=32, n_heads=2, d_ff=96, max_len=256, feed_forward="swiglu", rope_base=1000.0
     )

@@ -49,8 +49,9 @@ class Measurement(ABC):
         """Returns the steps whose checkpoints the measurement needs, besides the best one."""
         return ()
 
-    def after_writing(self, run: Run, result: Path) -> None:  # noqa: B027 (most keep their runs as they are)
-        """Puts what is to be kept besides the result file next to it, and removes what is no longer needed."""
+    def after_writing(self, run: Run, result: Path, keep: Collection[int]) -> None:  # noqa: B027 (most keep their runs as they are)
+        """Puts what is to be kept besides the result file next to it, and removes what is no longer needed, but
+        not the checkpoints to ``keep``, which the user asked for."""
 
     def tokens(self, found: Mapping[str, Any]) -> str:
         """Returns what tells the training examples and their order: rows of one seed are compared only where it is the

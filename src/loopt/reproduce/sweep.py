@@ -156,7 +156,8 @@ def _train_and_measure(
     """Trains a job, measures it and writes its result file; yields after every step and every part of measuring, so
     that jobs can take turns. A time limit or a signal stops it at any of these."""
     directory, measurement = folders.run_of(job), job.experiment.measurement
-    session = replace(session, keep=(*session.keep, *measurement.steps_to_keep(job)))
+    asked = session.keep
+    session = replace(session, keep=(*asked, *measurement.steps_to_keep(job)))
     line = ProgressLine(display, job.name)
     outcome = yield from train_stepwise(job.config, directory, session, clock, caught, [line])
     if not outcome.finished:
@@ -168,7 +169,7 @@ def _train_and_measure(
             line.measured(next(measuring), outcome.step)
         except StopIteration as end:
             job.write_result(folders.results, measurement.fields_of_run(job, run) | end.value)
-            measurement.after_writing(run, job.result_path(folders.results))
+            measurement.after_writing(run, job.result_path(folders.results), asked)
             return outcome
         if caught or clock.out_of_time(session.time_limit):
             measuring.close()

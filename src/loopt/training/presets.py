@@ -79,7 +79,7 @@ def igsm() -> TrainConfig:
 
 
 def igsm_cpu() -> TrainConfig:
-    """i-GSM of 3 statements modulo 3, for a laptop: one layer of d=64 looped 4 times (two minutes of one core)."""
+    """i-GSM of 3 statements modulo 3, for a laptop: one layer of d=64 looped 4 times."""
     task = IGSM(modulus=3, law="even", statements=3, needed=(1, 3), supervision="every")
     return replace(small(task), steps=600)
 

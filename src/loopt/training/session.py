@@ -22,8 +22,7 @@ class Session:
     device: DeviceName = "auto"
     """Where to train; auto takes the first of cuda, mps, cpu that is there."""
     threads: int | None = None
-    """Threads to train with on a CPU; unless given, by the size of the model and the cores that are free, or as many as
-    OMP_NUM_THREADS says."""
+    """Threads to train with on a CPU; unless given, by the size of the model, or as many as OMP_NUM_THREADS says."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the layers and the sampler; auto does so on cuda, where it pays."""
     time_limit: float | None = None

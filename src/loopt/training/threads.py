@@ -1,5 +1,7 @@
 """How many threads to train with on a CPU. Threads that wait for each other are slower than one, and on a busy machine
-they wait long: a core that another process has is a core that all of them wait for."""
+they wait long: a core that another process has is a core that all of them wait for. The model's size alone decides, and
+not what is busy: a run that resumes is to have as many as before, since sums in another order differ in their last
+digits."""
 
 from __future__ import annotations
 
@@ -38,11 +40,8 @@ def choose_threads(configs: Sequence[TrainConfig], session: Session, device: tor
     if device.type != "cpu" or "OMP_NUM_THREADS" in os.environ:
         return usual, ""
     worthwhile = max([1, *(layer_work(config) // WORK_PER_THREAD for config in configs)])
-    free = free_cores()
-    chosen = min(usual, worthwhile, free)
-    if chosen == usual:
-        return usual, ""
-    return chosen, "the model is small" if worthwhile <= free else "other processes have the other cores"
+    chosen = min(usual, worthwhile)
+    return chosen, "" if chosen == usual else "the model is small"
 
 
 def layer_work(config: TrainConfig) -> int:
@@ -52,10 +51,3 @@ def layer_work(config: TrainConfig) -> int:
     width = model.width_of_head * model.n_heads
     matrices = 3 if model.feed_forward == "swiglu" else 2
     return tokens * model.d_model * (4 * width + matrices * model.d_ff)
-
-
-def free_cores() -> int:
-    """Returns how many of the cores that this process may use others leave to it, one at least."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    busy = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    return max(1, cores - round(busy))

@@ -28,7 +28,7 @@ class Options:
     E + A·(N_once + r^φ·N_loop)^-α, for models trained on equally many tokens. All with 95% intervals. Writes
     scaling.json, scaling.svg and scaling.png. For example:
 
-    loopt analyze scaling results/depth-scaling/short/*.json --metrics perplexity token_accuracy
+    loopt analyze scaling runs/results/language/short/4x*-seed0.json --metrics perplexity token_accuracy
     """
 
     files: tyro.conf.Positional[tuple[Path, ...]]
