@@ -78,7 +78,7 @@ def main() -> None:
         sys.exit(f"{rows_absent}; loopt reproduce igsm-even --scale short measures it")
     plans = [row.plan for row in experiment.rows]
     paper = [row.paper[COLUMN] for row in experiment.rows]
-    rows = [[100 * accuracy.mean for accuracy in measured[plan].values()] for plan in plans]
+    rows = [[accuracy.mean for accuracy in measured[plan].values()] for plan in plans]
     fits = [fit(rows, paper, up_to) for up_to in range(1, len(rows[0]) + 1)]
     print_fits(fits)
     print_rows(plans, paper, rows, sorted(fits, key=lambda one: one.error)[:2])

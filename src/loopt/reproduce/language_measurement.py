@@ -95,7 +95,7 @@ class LanguageMeasurement(Measurement):
         return kept if job.row.name in self.along_training else {}
 
     def after_writing(self, run: Run, result: Path, keep: Collection[int]) -> None:
-        """Keeps the predictions, and of the checkpoints the best one and those to ``keep``: they take gigabytes each."""
+        """Keeps the predictions, and of the checkpoints, gigabytes each, the best one and those to ``keep``."""
         with explain_os_errors(f"write {result.with_suffix('')}"):
             shutil.copytree(run.directory / PREDICTIONS, result.with_suffix(""), dirs_exist_ok=True)
         best = run.find("best").step
