@@ -88,16 +88,9 @@ def language_experiments(data: str = "", data_dir: Path | None = None, invented:
 def prepared_text(data: str, scale: Scale, runs: Path) -> str:
     """Returns the prepared directory that all rows train on: the given one, or one made of the text that is given, with
     variable assignment mixed in; at scale cpu of the novel that comes with the project."""
-    if data and (Path(data) / INDEX).exists():
+    data = given_text(data, scale)
+    if (Path(data) / INDEX).exists():
         return data
-    if not data:
-        if scale != "cpu":
-            raise InputError(f"data: which text? Allowed is --data with what this prepares: {prepare_command(scale)}")
-        if not EXAMPLE_TEXT.is_dir():
-            raise InputError(
-                f"data: {EXAMPLE_TEXT} is not here; run this in a clone of the project, or give text with --data"
-            )
-        data = str(EXAMPLE_TEXT)
     setting, folder = SETTINGS[scale], runs / FOLDER / f"{scale}-text"
     tokenizer = folder.with_suffix(".tokenizer.json")
     if not tokenizer.exists():
@@ -108,6 +101,19 @@ def prepared_text(data: str, scale: Scale, runs: Path) -> str:
     with progress_bar() as report:
         prepare(settings, folder, workers=1 if scale == "cpu" else available_cores(), report=report)
     return str(folder)
+
+
+def given_text(data: str, scale: Scale) -> str:
+    """Returns ``data``, or what stands for it where it is empty; raises an InputError where nothing does."""
+    if data:
+        return data
+    if scale != "cpu":
+        raise InputError(f"data: which text? Allowed is --data with what this prepares: {prepare_command(scale)}")
+    if not EXAMPLE_TEXT.is_dir():
+        raise InputError(
+            f"data: {EXAMPLE_TEXT} is not here; run this in a clone of the project, or give text with --data"
+        )
+    return str(EXAMPLE_TEXT)
 
 
 def prepare_command(scale: Scale) -> str:
