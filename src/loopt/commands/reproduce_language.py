@@ -54,7 +54,7 @@ def run_language(name: str, options: LanguageOptions) -> int:
     if options.scale == "cpu":
         torch.set_num_threads(1)  # for tensors this small threads only wait for each other, on a busy machine for long
     invented = options.data_dir is None and options.scale == "cpu"
-    data_dir = mini_data_dir() if invented else options.data_dir
+    data_dir = mini_data_dir() if invented else options.data_dir and options.data_dir.resolve()
     LanguageMeasurement(data_dir=data_dir).questions(SETTINGS[options.scale])  # so are missing data
     data = prepared_text(options.data, options.scale, options.folders.runs)
     experiment = language_experiments(data, data_dir, invented)[name]
