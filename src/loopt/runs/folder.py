@@ -55,7 +55,7 @@ def runs_in(folder: Path) -> Iterator[Run | Unreadable]:
         raise InputError(f"folder={folder}: no such folder; allowed is one with runs, such as runs")
     for place, folders, files in os.walk(folder):
         folders.sort()
-        if "config.json" in files and "checkpoints" in folders:
+        if {"config.json", "metrics.jsonl"} <= set(files) and "checkpoints" in folders:
             folders.clear()  # a run has no runs inside
             try:
                 yield Run.load(Path(place))
