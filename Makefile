@@ -15,6 +15,7 @@ WORKERS     := --numprocesses 2 --dist loadfile
 PIP_INSTALL := -m pip --disable-pip-version-check install $(addprefix --constraint ,$(CONSTRAINTS))
 PIP         := $(BIN)/python $(PIP_INSTALL)
 RELEASE     := build/release
+REPOSITORY  := $(or $(LOOPT_REPOSITORY),https://example.org/loopt)
 
 .PHONY: demo test test-fast screens check docs acceptance release-check clean
 
@@ -47,7 +48,7 @@ release-check:
 	rm -rf $(RELEASE)
 	$(PYTHON) -m venv $(RELEASE)/tools
 	$(RELEASE)/tools/bin/python -m pip --disable-pip-version-check install --quiet build twine
-	$(RELEASE)/tools/bin/python -m build --outdir $(RELEASE)/dist .
+	LOOPT_REPOSITORY=$(REPOSITORY) $(RELEASE)/tools/bin/python -m build --outdir $(RELEASE)/dist .
 	$(RELEASE)/tools/bin/twine check --strict $(RELEASE)/dist/*
 	$(PYTHON) -m venv $(RELEASE)/clean
 	$(RELEASE)/clean/bin/python $(PIP_INSTALL) torch
