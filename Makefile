@@ -53,6 +53,7 @@ release-check:
 	$(PYTHON) -m venv $(RELEASE)/clean
 	$(RELEASE)/clean/bin/python $(PIP_INSTALL) torch
 	$(RELEASE)/clean/bin/python $(PIP_INSTALL) "$$(echo $(RELEASE)/dist/*.whl)[plots]"
+	$(RELEASE)/clean/bin/python -c 'import importlib.metadata as m, re, sys; found = re.findall(r"\]\((?!https:|#)[^)]*\)", m.metadata("loopt").get_payload()); sys.exit(f"links that PyPI does not resolve: {found}" if found else 0)'
 	cd $(RELEASE) && clean/bin/loopt train phop-cpu --steps 20 --optim.warmup-steps 5 --test-examples 64 --run runs/phop
 	cd $(RELEASE) && clean/bin/loopt eval runs/phop --loops 1 4 8 --examples 64
 	cd $(RELEASE) && clean/bin/loopt analyze loops runs/phop --loops 1 4 8 --examples 64 --out figures
