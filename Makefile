@@ -15,6 +15,7 @@ WORKERS     := --numprocesses 2 --dist loadfile
 PIP_INSTALL := -m pip --disable-pip-version-check install $(addprefix --constraint ,$(CONSTRAINTS))
 PIP         := $(BIN)/python $(PIP_INSTALL)
 RELEASE     := build/release
+REPOSITORY  := $(or $(LOOPT_REPOSITORY),https://example.org/loopt)
 
 .PHONY: demo test test-fast screens check docs acceptance release-check clean
 
@@ -47,11 +48,12 @@ release-check:
 	rm -rf $(RELEASE)
 	$(PYTHON) -m venv $(RELEASE)/tools
 	$(RELEASE)/tools/bin/python -m pip --disable-pip-version-check install --quiet build twine
-	$(RELEASE)/tools/bin/python -m build --outdir $(RELEASE)/dist .
+	LOOPT_REPOSITORY=$(REPOSITORY) $(RELEASE)/tools/bin/python -m build --outdir $(RELEASE)/dist .
 	$(RELEASE)/tools/bin/twine check --strict $(RELEASE)/dist/*
 	$(PYTHON) -m venv $(RELEASE)/clean
 	$(RELEASE)/clean/bin/python $(PIP_INSTALL) torch
 	$(RELEASE)/clean/bin/python $(PIP_INSTALL) "$$(echo $(RELEASE)/dist/*.whl)[plots]"
+	$(RELEASE)/clean/bin/python -c 'import importlib.metadata as m, re, sys; found = re.findall(r"\]\((?!https:|#)[^)]*\)", m.metadata("loopt").get_payload()); sys.exit(f"links that PyPI does not resolve: {found}" if found else 0)'
 	cd $(RELEASE) && clean/bin/loopt train phop-cpu --steps 20 --optim.warmup-steps 5 --test-examples 64 --run runs/phop
 	cd $(RELEASE) && clean/bin/loopt eval runs/phop --loops 1 4 8 --examples 64
 	cd $(RELEASE) && clean/bin/loopt analyze loops runs/phop --loops 1 4 8 --examples 64 --out figures

@@ -20,7 +20,7 @@ from loopt.text.tokenizer import train_tokenizer
 from loopt.training import Session, train
 from tiny_runs import TINY, with_source
 
-LINES = 1200
+LINES = 700
 SLOWEST = 10
 """Seconds that one command line may take; what trains takes one."""
 

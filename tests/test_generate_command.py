@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -23,7 +24,7 @@ from loopt.runs import Run
 from loopt.scoring import score_text
 from loopt.training import Session, train
 from tiny_runs import TINY
-from tiny_text_runs import documents, prepared, tiny_text, write_documents
+from tiny_text_runs import prepared, tiny_text
 
 CPU = Session(device="cpu", progress=False)
 Captured = pytest.CaptureFixture[str]
@@ -147,13 +148,15 @@ def test_what_cannot_be_generated_is_refused_in_one_line(
     assert said.out == ""
 
 
-def test_lines_typed_at_the_prompt_are_completed_one_by_one(writer: Path) -> None:
-    words = [sys.executable, "-m", "loopt", "generate", str(writer), "-i", "--max-new-tokens", "4", "--device", "cpu"]
-    done = subprocess.run(words, input="the\n\na dog\n", capture_output=True, text=True, timeout=60)
+def test_lines_typed_at_the_prompt_are_completed_one_by_one(
+    writer: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("the\n\na dog\n"))
+    assert run("generate", str(writer), "-i", "--max-new-tokens", "4", "--device", "cpu") == 0
     wanted = loopt.generate(loopt.load(writer), ["the", "a dog"], max_new_tokens=4)
-    assert done.returncode == 0
-    assert done.stdout == f"the{wanted[0].text}\na dog{wanted[1].text}\n\n"
-    assert done.stderr == "loopt: prompt 0 is empty; allowed are 1 to 200 tokens\n"  # and it goes on
+    said = capsys.readouterr()
+    assert said.out == f"the{wanted[0].text}\na dog{wanted[1].text}\n\n"
+    assert said.err == "loopt: prompt 0 is empty; allowed are 1 to 200 tokens\n"  # and it goes on
 
 
 def read_until(terminal: int, expected: bytes, seconds: float = 60) -> bytes:
@@ -166,17 +169,21 @@ def read_until(terminal: int, expected: bytes, seconds: float = 60) -> bytes:
     return seen
 
 
+@pytest.fixture(scope="module")
+def slow_writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language model that takes seconds for a text."""
+    folder = tmp_path_factory.mktemp("slow-writer")
+    config = tiny_text(data=str(prepared(folder, count=400)))
+    model = replace(config.model, plan=loopt.LoopPlan.parse("4x8"), max_len=2000)
+    train(replace(config, model=model, steps=3, batch_size=1, eval_examples=1, test_examples=1), folder / "run", CPU)
+    return folder / "run"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("interactive", [False, True])
-def test_ctrl_c_while_streaming_leaves_the_terminal_clean(tmp_path: Path, interactive: bool) -> None:
-    write_documents(tmp_path / "many.jsonl")
-    (tmp_path / "many.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in documents(3, count=4000)))
-    config = tiny_text(data=str(tmp_path / "many.jsonl"))
-    model = replace(config.model, plan=loopt.LoopPlan.parse("4x8"), max_len=2000)
-    train(replace(config, model=model, steps=3, batch_size=1, eval_examples=1, test_examples=1), tmp_path / "run", CPU)
-
+def test_ctrl_c_while_streaming_leaves_the_terminal_clean(slow_writer: Path, interactive: bool) -> None:
     ours, theirs = pty.openpty()
-    words = [sys.executable, "-m", "loopt", "generate", str(tmp_path / "run"), "--max-new-tokens", "1900"]
+    words = [sys.executable, "-m", "loopt", "generate", str(slow_writer), "--max-new-tokens", "1900"]
     words += ["--device", "cpu", *(["-i"] if interactive else ["--prompt", "the cat"])]
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # ignored in whatever a shell runs in the background
     process = subprocess.Popen(

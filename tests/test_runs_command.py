@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +18,7 @@ import loopt
 import tiny_runs
 from command_line import run
 from loopt import InputError
-from loopt.runs import Run, checkpoint
+from loopt.runs import Run, checkpoint, codec
 from loopt.training import Session, train
 
 QUIET = Session(device="cpu", progress=False)
@@ -64,6 +67,51 @@ def test_runs_are_listed(trained: Path, capsys: Captured) -> None:
     assert "2 runs, " in shown
     assert "gpt2" not in shown
     assert "runs/model" not in shown
+
+
+def test_a_run_of_a_task_that_is_not_imported_is_named_with_what_to_import(trained: Path, capsys: Captured) -> None:
+    file = trained / "half" / "config.json"
+    config = json.loads(file.read_text())
+    config["source"] |= {"name": "mine", codec.IMPORT: "my_task.py"}
+    file.write_text(json.dumps(config))
+    assert run("runs") == 0
+    shown = capsys.readouterr().out
+    assert "1 runs, " in shown
+    assert re.search(r"^not listed: runs/half/config.json: .*--import my_task.py", shown, re.MULTILINE)
+    assert run("runs", "clean", "--finished") == 0
+    assert "runs/half" not in capsys.readouterr().out
+
+
+@pytest.fixture
+def nobody(trained: Path) -> Iterator[None]:
+    """Runs that may be read and not written, also where tests run as root."""
+    moved = Path(tempfile.mkdtemp(prefix="loopt-read-only-"))
+    shutil.move(trained, moved / "runs")
+    for path in [moved, *moved.rglob("*")]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    before, user = Path.cwd(), os.geteuid()
+    os.chdir(moved)
+    if user == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if user == 0:
+            os.seteuid(0)
+        os.chdir(before)
+        for path in [moved, *moved.rglob("*")]:
+            path.chmod(0o755)
+        shutil.rmtree(moved)
+
+
+@pytest.mark.usefixtures("nobody")
+def test_runs_that_may_only_be_read_are_listed(capsys: Captured) -> None:
+    with pytest.raises(PermissionError):
+        (Path("runs") / "half" / ".lock").open("ab")
+    assert run("runs") == 0
+    assert "2 runs, " in capsys.readouterr().out
+    assert run("runs", "clean", "--finished", "--yes") == 2
+    assert "cannot delete checkpoints of runs/a/done: Permission denied" in capsys.readouterr().err
 
 
 def test_a_run_that_is_trained_is_said_to_be_and_left_alone(trained: Path, capsys: Captured) -> None:

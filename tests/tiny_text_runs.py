@@ -46,9 +46,9 @@ def text_directory(seed: int = 0) -> Path:
     return prepared(folder, seed)
 
 
-def prepared(folder: Path, seed: int = 0, **changes: Any) -> Path:
+def prepared(folder: Path, seed: int = 0, count: int = 75, **changes: Any) -> Path:
     """Documents written into ``folder``, and prepared in ``folder/data``."""
-    write_documents(folder / "text.jsonl", seed)
+    write_documents(folder / "text.jsonl", seed, count)
     tokenizer = folder / "tokenizer.json"
     tokenizer.write_text(train_tokenizer(documents(seed=99), 300).text, encoding="utf-8")
     given: dict[str, Any] = {"validation": 0.2, "test": 0.2, "shard_bytes": 4000} | changes
@@ -56,8 +56,8 @@ def prepared(folder: Path, seed: int = 0, **changes: Any) -> Path:
     return folder / "data"
 
 
-def write_documents(path: Path, seed: int = 0) -> None:
-    lines = (json.dumps({"text": text}) + "\n" for text in documents(seed))
+def write_documents(path: Path, seed: int = 0, count: int = 75) -> None:
+    lines = (json.dumps({"text": text}) + "\n" for text in documents(seed, count))
     path.write_text("".join(lines), encoding="utf-8")
 
 

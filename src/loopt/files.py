@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from safetensors import SafetensorError
 
@@ -103,9 +103,9 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def try_lock(path: Path) -> IO[bytes] | None:
+def try_lock(path: Path, mode: Literal["ab", "rb"] = "ab") -> IO[bytes] | None:
     """Locks a file for this process until it is closed, and returns it; None where another process holds the lock."""
-    file = path.open("ab")
+    file = path.open(mode)
     if fcntl:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -84,7 +84,7 @@ def test_what_was_measured_with_the_same_settings_is_not_measured_again(here: Pa
     assert evaluate("--suite", "svamp", "--limit", "3") == []
 
 
-def test_other_data_other_weights_and_damage_are_measured_again(here: Path, predicted: list[str]) -> None:
+def test_other_data_weights_and_devices_and_damage_are_measured_again(here: Path, predicted: list[str]) -> None:
     shutil.copytree(mini_data_dir() / "svamp", here / "data" / "svamp")
     evaluate = ("eval", "run", "--suite", "svamp", "--limit", "3", "--device", "cpu", "--out", "out", "--data-dir")
     assert run(*evaluate, "data") == 0
@@ -97,10 +97,11 @@ def test_other_data_other_weights_and_damage_are_measured_again(here: Path, pred
     file.write_text(file.read_text()[:-30])
     assert run(*evaluate, "data") == 0
     stored = results(file)
-    signature = signed({**stored, "settings": {**stored["settings"], "weights": "of another checkpoint"}})
-    file.write_text(json.dumps(signature))
-    assert run(*evaluate, "data") == 0
-    assert predicted == ["svamp"] * 4
+    assert stored["settings"]["device"] == "cpu"
+    for other in ({"weights": "of another checkpoint"}, {"device": "cuda"}):
+        file.write_text(json.dumps(signed({**stored, "settings": {**stored["settings"], **other}})))
+        assert run(*evaluate, "data") == 0
+    assert predicted == ["svamp"] * 5
 
 
 def test_the_stages_one_by_one_give_what_all_at_once_gives(here: Path) -> None:

@@ -142,6 +142,8 @@ def test_sampling_is_as_a_task_asks_and_what_is_not_known_is_refused() -> None:
     assert greedy == again
     one, other = model.generate_until(asked(do_sample=True, temperature=2.0), disable_tqdm=True)
     assert one != other
+    model.model.batch = 1
+    assert model.generate_until(asked(do_sample=True, temperature=2.0), disable_tqdm=True) == [one, other]
     with pytest.raises(InputError, match="num_beams is not known"):
         model.generate_until(asked(num_beams=3), disable_tqdm=True)
 

@@ -21,6 +21,9 @@ SAMPLED = [tasks.get(name) for name in tasks.names()]
 SAMPLED += [tasks.get(task.name, supervision="every") for task in SAMPLED if hasattr(task, "supervision")]
 SAMPLED += [Addition(supervision="every", room=32), IGSM(levels=(2, 4)), IGSM(law="even", supervision="every")]
 SAMPLED += [IGSM().difficulties["7 operations"]]
+# With labels at every position a sampler does all that it does with the last alone, and more.
+TRACED = [task for task in SAMPLED if getattr(task, "supervision", "every") == "every"]
+TRACED += [IGSM(levels=(2, 4)), IGSM().difficulties["7 operations"]]
 sampled = pytest.mark.parametrize("task", SAMPLED, ids=str)
 
 
@@ -155,11 +158,11 @@ def test_one_compiled_sampler_serves_all_seeds() -> None:
 
 
 @pytest.mark.slow
-@sampled
+@pytest.mark.parametrize("task", TRACED, ids=str)
 def test_a_compiler_can_follow_every_sampler(task: tasks.Task) -> None:
     """There is no graph break, since a step is captured whole. Samplers are traced only, not compiled for a device."""
     indices = torch.arange(6)
-    for one in task.mixture:
+    for one in task.mixture[:2]:  # which differ in a length alone
         torch.compiler.reset()
         stream = Stream(one.name, 4, "train")
         same = TensorStream.like(stream, partial(one.draw, indices[:1]), indices.device)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from loopt.errors import InputError
 from loopt.training.adafactor import Adafactor
+from ranks import in_ranks
 
 SHAPES = [(), (5,), (4, 6), (7, 1), (3, 4, 5)]
 STEPS = 60
@@ -190,13 +190,10 @@ def test_bad_options(options: dict[str, float | Tensor], field: str) -> None:
         Adafactor(parameters(), **options)  # type: ignore[arg-type]
 
 
-def _sharded_training(rank: int, rendezvous: str) -> None:
-    from torch.distributed import barrier, init_process_group
+def _sharded_training(rank: int, folder: Path) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-    torch.set_num_threads(1)
-    init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
     whole = parameters()[1:]  # fully_shard, too, refuses 0-dim parameters
     sharded = [nn.Parameter(distribute_tensor(param.detach(), mesh, [Shard(0)])) for param in whole]
@@ -212,15 +209,12 @@ def _sharded_training(rank: int, rendezvous: str) -> None:
     for param, shard in zip(whole, sharded, strict=True):
         assert isinstance(shard.data, DTensor)
         torch.testing.assert_close(shard.data.full_tensor(), param.data, **TIGHT)
-    barrier()
-    os._exit(0)  # all is checked; gloo's threads now and then abort a process that is torn down in the usual way
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
 def test_agrees_with_itself_on_uneven_shards(tmp_path: Path) -> None:
-    arguments = (str(tmp_path / "rendezvous"),)
-    torch.multiprocessing.spawn(_sharded_training, arguments, nprocs=2)  # type: ignore[attr-defined]
+    in_ranks(_sharded_training, tmp_path)
 
 
 def test_on_a_cpu_compiled_takes_no_kernel() -> None:

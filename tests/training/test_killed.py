@@ -29,9 +29,8 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adafactor"])
-def test_killed_at_every_file_operation(optimizer: str, tmp_path: Path) -> None:
-    config = tiny(optimizer, steps=80, eval_every=2)
+def test_killed_at_every_file_operation(tmp_path: Path) -> None:
+    config = tiny("adafactor", steps=80, eval_every=2)
     unbroken, run = finished(config, tmp_path / "unbroken"), tmp_path / "killed"
     places: list[str] = []
     leftovers: list[str] = []

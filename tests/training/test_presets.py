@@ -55,8 +55,8 @@ def test_a_task_without_a_preset_trains(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("options", "warmup", "told"),
     [
-        ("--steps 5", 0, "warm-up: 0 of 5 steps, as 100 of 1000 before; --optim.warmup-steps sets it\n"),
-        ("--steps=50", 5, "warm-up: 5 of 50 steps, as 100 of 1000 before; --optim.warmup-steps sets it\n"),
+        ("--steps 5", 0, "warm-up: 0 of 5 steps, as 100 of 600 before; --optim.warmup-steps sets it\n"),
+        ("--steps=50", 8, "warm-up: 8 of 50 steps, as 100 of 600 before; --optim.warmup-steps sets it\n"),
         ("--steps 50 --optim.warmup_steps 7", 7, ""),
         ("--steps 120", 100, ""),
     ],

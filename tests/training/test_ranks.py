@@ -11,13 +11,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import torch
@@ -37,10 +37,10 @@ from loopt.training.clock import SharedClock
 from loopt.training.parallel import Parallel, Ranks, fresh_store
 from loopt.training.text_learner import TextLearner
 from loopt.training.trainer import build_model, prepare
-from tiny_runs import CPU, last_step, metrics, processes, stopped, tensors
+from ranks import SIZE, in_ranks
+from tiny_runs import CPU, last_step, metrics, stopped, tensors
 from tiny_text_runs import rows_of_step, tiny_text
 
-SIZE = 2
 DDP, FSDP = replace(CPU, parallel="ddp"), replace(CPU, parallel="fsdp")
 
 pytestmark = [
@@ -112,28 +112,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     jobs = TRAINED | ROUNDED | LEFT | TAKEN | REFUSED
     in_ranks(_do, folder, jobs)
     return folder
-
-
-def in_ranks(target: Callable[..., None], folder: Path, *arguments: Any) -> None:
-    """``target(rank, folder, *arguments)`` in processes that know each other, as those that torchrun starts do."""
-    ranks = [processes.Process(target=_rank, args=(rank, target, folder, *arguments)) for rank in range(SIZE)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(120)
-    for rank in ranks:
-        rank.kill()  # one that waits for the others for ever
-        rank.join()
-    assert [rank.exitcode for rank in ranks] == [0] * SIZE
-
-
-def _rank(rank: int, target: Callable[..., None], folder: Path, *arguments: Any) -> None:
-    torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(SIZE), "LOCAL_RANK": str(rank)}
-    dist.init_process_group("gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=SIZE)
-    target(rank, folder, *arguments)
-    dist.barrier()
-    os._exit(0)  # gloo's threads now and then abort a process that is torn down in the usual way
 
 
 def _do(rank: int, folder: Path, jobs: dict[str, Job]) -> None:

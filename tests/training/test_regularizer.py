@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from loopt.runs.optimizers import OPTIMIZERS
 from loopt.similarity import layer_groups
 from loopt.training.optim import build_optimizers, learning_rate, set_lr
 from loopt.training.regularizer import add_gradient, add_regularizer_gradient
+from ranks import in_ranks
 from tiny_runs import layers_of
 
 SMALL = ModelConfig(
@@ -146,8 +146,7 @@ def test_a_step_against_the_gradient_brings_blocks_together() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["cosine", "l2"])
-@pytest.mark.parametrize("optimizer", ["adafactor", "adamw"])
+@pytest.mark.parametrize(("kind", "optimizer"), [("cosine", "adafactor"), ("l2", "adamw")])
 def test_a_large_weight_makes_the_blocks_one(kind: RegularizerKind, optimizer: str) -> None:
     torch.manual_seed(0)
     model = LoopedTransformer(SMALL)
@@ -225,14 +224,11 @@ def test_bad_settings_are_named(change: dict[str, object], message: str) -> None
     assert str(error.value) == message
 
 
-def _sharded(rank: int, rendezvous: str) -> None:
-    from torch.distributed import barrier, init_process_group
+def _sharded(rank: int, folder: Path) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor
 
-    torch.set_num_threads(1)
-    init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
     shape = replace(SMALL, d_model=6, n_heads=1, head_dim=10, d_ff=9)  # 30 rows in two parts cut the keys; 9 uneven
     config = RegularizerConfig(2, 3.0)
     whole, sharded = build(shape), build(shape)
@@ -248,14 +244,12 @@ def _sharded(rank: int, rendezvous: str) -> None:
         assert isinstance(one.grad, DTensor if name.startswith("loop.") else Tensor)
         grad = one.grad.full_tensor() if isinstance(one.grad, DTensor) else one.grad
         torch.testing.assert_close(grad, other.grad, **EXACT)
-    barrier()
-    os._exit(0)  # all is checked; gloo's threads now and then abort a process that is torn down in the usual way
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="torch was built without distributed")
 def test_a_sharded_model_gets_the_same_gradient(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(_sharded, (str(tmp_path / "rendezvous"),), nprocs=2)  # type: ignore[attr-defined]
+    in_ranks(_sharded, tmp_path)
 
 
 @pytest.mark.gpu

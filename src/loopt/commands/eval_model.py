@@ -45,17 +45,19 @@ def _looped(
     step = run.find(checkpoint_named(checkpoint)).step
     trained = run.config.plan_of_checkpoint(step)
     plans: dict[int | None, LoopPlan] = {count: trained.with_loops(count) for count in loops} or {None: trained}
-    model = run.load_model(step).to(pick_device(device))
+    place = pick_device(device)
+    model = run.load_model(step).to(place)
     weights = read_state(run.checkpoints / name_of(step)).files[WEIGHTS].sha256
     for count, plan in plans.items():
         named = f"step-{step}" if plan.loopable is None else f"step-{step}-loops-{plan.blocks[plan.loopable].loops}"
-        identity = {"run": run.fingerprint, "step": step, "weights": weights, "plan": str(plan)}
+        identity = {"run": run.fingerprint, "step": step, "weights": weights, "plan": str(plan), "device": place.type}
         yield named, Measured(LoopedModel(model, run.codec, count), identity)
 
 
 def _hugging_face(name: str, device: DeviceName, trust_remote_code: bool) -> Measured:
-    model = HuggingFaceModel(name, pick_device(device), trust_remote_code=trust_remote_code)
-    identity = {"hf": name, "revision": getattr(model.model.config, "_commit_hash", None)}
+    place = pick_device(device)
+    model = HuggingFaceModel(name, place, trust_remote_code=trust_remote_code)
+    identity = {"hf": name, "revision": getattr(model.model.config, "_commit_hash", None), "device": place.type}
     if Path(name).is_dir():  # where files may have been replaced
         files = sorted(path for path in Path(name).iterdir() if path.is_file())
         identity["revision"] = [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in files]

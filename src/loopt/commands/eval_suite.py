@@ -92,6 +92,7 @@ def main(arguments: list[str]) -> int:
         heading = printable(options.hf or f"{options.run}, {name}, plan {measured.identity['plan']}")
         screen().print(table_of(scores, heading))
         print(f"{printable(place / f'{title}.json')}", file=sys.stderr)
+        del measured  # and with it the caches of its engines, before the next number of loops makes its own
     return 0
 
 

@@ -28,7 +28,7 @@ from loopt.training import Session, presets
 USAGE = """\
 usage: loopt reproduce quick [options]
        loopt reproduce addition | phop | phop-uniform | igsm | igsm-even | group | loops [options]
-       loopt reproduce language | language-one-rate | language-beyond | regularization | depth-scaling [options]
+       loopt reproduce language | language-beyond | regularization | depth-scaling [options]
        loopt reproduce status [options]
        loopt reproduce table NAME [options]
 
@@ -43,7 +43,6 @@ Train the models behind a table or figure and show ours beside the paper's.
   group              words in S5 and A5, the problem of Theorem 5.1
   loops              p-hop and i-GSM with 1 to 24 loops, trained with 6 and with a random number
   language           Tables 3 and 5 to 8, Figures 2 and 7: perplexity beside closed book, open book, math and primitives
-  language-one-rate  the same with the looped rows at the learning rate of the others
   language-beyond    (4⊗6) with injection and with a residual factor, and 24 layers that grow (MidAS)
   regularization     Table 4, Figures 5 and 6: 24 layers drawn towards 4, 6, 8 or 12 looped ones
   depth-scaling      Figure 3: (4⊗L) and (4L⊗1) for L = 1 to 12

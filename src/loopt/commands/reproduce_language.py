@@ -13,7 +13,7 @@ from loopt.report import sheet as sheets
 from loopt.report.figures import require_matplotlib
 from loopt.report.screen import printable, screen
 from loopt.reproduce.experiment import Experiment, Scale
-from loopt.reproduce.language import language_experiments, prepare_command, prepared_text
+from loopt.reproduce.language import given_text, language_experiments, prepare_command, prepared_text
 from loopt.reproduce.language_measurement import LanguageMeasurement
 from loopt.reproduce.language_settings import SETTINGS
 from loopt.reproduce.rendering import build_sheets, write_experiment
@@ -50,10 +50,11 @@ def describe_language(name: str) -> str:
 def run_language(name: str, options: LanguageOptions) -> int:
     require_matplotlib()
     chosen_jobs(language_experiments()[name], options)  # what is wrong with these is told before text is prepared
+    given_text(options.data, options.scale)
     if options.scale == "cpu":
         torch.set_num_threads(1)  # for tensors this small threads only wait for each other, on a busy machine for long
     invented = options.data_dir is None and options.scale == "cpu"
-    data_dir = mini_data_dir() if invented else options.data_dir
+    data_dir = mini_data_dir() if invented else options.data_dir and options.data_dir.resolve()
     LanguageMeasurement(data_dir=data_dir).questions(SETTINGS[options.scale])  # so are missing data
     data = prepared_text(options.data, options.scale, options.folders.runs)
     experiment = language_experiments(data, data_dir, invented)[name]

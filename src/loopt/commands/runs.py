@@ -16,7 +16,7 @@ from loopt.report.drawing import human, sparkline
 from loopt.report.screen import printable, screen
 from loopt.runs import Run
 from loopt.runs.codec import differing, shown
-from loopt.runs.folder import Summary, delete, doomed_in, runs_in, summary_of
+from loopt.runs.folder import Summary, Unreadable, delete, doomed_in, runs_in, summary_of
 
 USAGE = """\
 usage: loopt runs
@@ -89,14 +89,19 @@ def main(arguments: list[str]) -> int:
 
 def _list(folder: Path) -> None:
     table = _table("run", "state", "source", "plan", "step", "best on validation", "size", "changed")
-    summaries = [summary_of(run) for run in runs_in(folder)]
+    found = list(runs_in(folder))
+    summaries = [summary_of(run) for run in found if isinstance(run, Run)]
     for one in summaries:
         table.add_row(*_cells(one))
-    if not summaries:
+    if not found:
         print(f"{printable(folder)}: no runs; `loopt train phop-cpu` trains one")
         return
-    screen().print(table)
+    if summaries:
+        screen().print(table)
     print(f"{len(summaries)} runs, {human(sum(one.size for one in summaries))}B")
+    for run in found:
+        if isinstance(run, Unreadable):
+            print(f"not listed: {printable(run.why)}")
 
 
 def _cells(one: Summary) -> list[str]:
@@ -174,7 +179,8 @@ def _figure(value: Any) -> str:
 
 
 def _clean(options: CleanOptions) -> None:
-    doomed = [one for run in runs_in(options.folder) for one in doomed_in(run, options.finished)]
+    runs = [run for run in runs_in(options.folder) if isinstance(run, Run)]
+    doomed = [one for run in runs for one in doomed_in(run, options.finished)]
     for one in doomed:
         if options.yes:
             delete(one)

@@ -13,7 +13,7 @@ from loopt.plan import LoopPlan
 from loopt.report.screen import printable
 from loopt.reproduce.experiment import Experiment, Job, Row, Scale, jobs_of
 from loopt.reproduce.ray_launcher import run_on_ray
-from loopt.reproduce.sweep import Folders, run_locally
+from loopt.reproduce.sweep import Folders, is_finished, run_locally
 from loopt.reproduce.table import MOST_SEEDS
 from loopt.training import Session
 
@@ -78,7 +78,7 @@ def run_sweep(jobs: list[Job], options: ExperimentOptions, show: Callable[[], No
         stopped, diverged = run_locally(jobs, options.folders, options.session, say, options.together)
     show()
     if stopped is not None:
-        missing = sum(job.read_result(options.folders.results) is None for job in jobs)
+        missing = sum(not is_finished(job, options.folders) for job in jobs)
         print(f"{stopped.reason}: {missing} of {len(jobs)} runs are not finished; the same command resumes")
         return 128 + stopped.signal if stopped.signal else 0
     if diverged:

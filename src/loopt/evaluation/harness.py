@@ -119,7 +119,7 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the harness has no type
         room for the answer is cut on its left."""
         settings = [_Generation.of(request.args[1]) for request in requests]
         contexts = self.model.encode([request.args[0] for request in requests])
-        prompts = [self._prompt(*one) for one in zip(contexts, settings, strict=True)]
+        prompts = [self._prompt(*one, number) for number, one in enumerate(zip(contexts, settings, strict=True))]
 
         def kind(number: int) -> tuple[str, int]:
             return repr(settings[number].sampling), -len(prompts[number].tokens)
@@ -134,10 +134,10 @@ class HarnessModel(TemplateLM):  # type: ignore[misc]  # the harness has no type
                     self.cache_hook.add_partial("generate_until", requests[number].args, text)
         return [found[number] for number in range(len(requests))]
 
-    def _prompt(self, context: list[int], settings: _Generation) -> Prompt:
+    def _prompt(self, context: list[int], settings: _Generation, key: int) -> Prompt:
         room = max(self.max_length - settings.max_new_tokens, self.max_length // 2)
         kept = context[max(0, len(context) - room + 1) :] if room > 1 else []
-        return Prompt([self.prefix_token_id, *kept], settings.stop, settings.max_new_tokens)
+        return Prompt([self.prefix_token_id, *kept], settings.stop, settings.max_new_tokens, key)
 
     def _batches(self, order: Sequence[int], what: str, quiet: bool) -> Iterator[list[int]]:
         """Yields numbers batch by batch, and shows how far it is."""

@@ -19,6 +19,8 @@ class Prompt:
     stop: tuple[str, ...]
     """Texts to stop before."""
     max_new_tokens: int
+    key: int = 0
+    """Decides the random numbers of a completion that is sampled."""
 
 
 @dataclass(frozen=True)

@@ -70,12 +70,12 @@ class LoopedModel(LanguageModel):
         rows = [
             Row(
                 list(prompt.tokens),
-                key,
+                prompt.key,
                 min(prompt.max_new_tokens, self.max_len - len(prompt.tokens) + 1),
                 frozenset([self.start]),
                 RowText(self.codec, prompt.stop),
             )
-            for key, prompt in enumerate(prompts)
+            for prompt in prompts
         ]
         for _ in engine.run(rows):
             pass

@@ -16,12 +16,13 @@ READABLE = 8  # layers whose cosines still fit into their cells as numbers
 @in_style
 def draw_heatmaps(runs: Mapping[str, Mapping[str, Tensor]], folder: Path) -> list[Path]:
     """Draws a row of heatmaps [L, L] for each run, one for each parameter group, as similarity.svg and similarity.png.
-    All are on the scale from -1 to 1, dark where layers are alike, so that they can be compared."""
+    All are on one scale, dark where layers are alike and white at 0, or at the smallest cosine if that is below 0."""
     from matplotlib.figure import Figure
 
     groups = list(dict.fromkeys(group for matrices in runs.values() for group in matrices))
     figure = Figure(figsize=(1.9 * len(groups) + 1.2, 2.2 * len(runs) + 0.3), layout="constrained")
     grid = figure.subplots(len(runs), len(groups), squeeze=False)
+    white = min(0.0, *(float(matrix.min()) for matrices in runs.values() for matrix in matrices.values()))
     for row, (name, matrices) in zip(grid, runs.items(), strict=True):
         row[0].set_ylabel(name, fontsize=9)
         for axes, group in zip(row, groups, strict=True):
@@ -29,23 +30,24 @@ def draw_heatmaps(runs: Mapping[str, Mapping[str, Tensor]], folder: Path) -> lis
                 axes.set_axis_off()
                 continue
             matrix = matrices[group]
-            image = axes.imshow(matrix.numpy(), vmin=-1, vmax=1, cmap="Greys")
+            image = axes.imshow(matrix.numpy(), vmin=white, vmax=1, cmap="Greys")
             axes.set_title(in_words(group), fontsize=9)
             axes.set(xticks=_ticks(len(matrix)), yticks=_ticks(len(matrix)))
             axes.tick_params(labelsize=7)
             if len(matrix) <= READABLE:
-                _write_numbers(axes, matrix)
+                _write_numbers(axes, matrix, white)
     figure.colorbar(image, ax=list(grid.flat), shrink=0.8, label="cosine of two layers' weights")
     figure.supxlabel("layer", fontsize=9)
     return write_figure(figure, folder, "similarity")
 
 
-def _write_numbers(axes: Any, matrix: Tensor) -> None:
+def _write_numbers(axes: Any, matrix: Tensor, white: float) -> None:
     written = {"ha": "center", "va": "center", "fontsize": min(8, 34 / len(matrix))}
     written["in_layout"] = False  # they are inside their cells, and measuring each takes long
     for i, row in enumerate(matrix.tolist()):
         for j, cosine in enumerate(row):
-            axes.text(j, i, f"{cosine:.2f}", color="white" if cosine > 0.2 else "black", **written)
+            dark = cosine - white > 0.6 * (1 - white)
+            axes.text(j, i, f"{cosine:z.2f}", color="white" if dark else "black", **written)
 
 
 def _ticks(layers: int) -> list[int]:

@@ -73,11 +73,9 @@ def language_experiments(data: str = "", data_dir: Path | None = None, invented:
         _row("24x1", 4, 10.0, "l2"),
     ]
     series = [plan for loops in DEPTHS for plan in dict.fromkeys((f"{4 * loops}x1", f"4x{loops}"))]
-    one_rate = [_row(plan, recipe="" if plan.endswith("x1") else "one-rate") for plan in plans]
     beyond = [_row("4x6", recipe="injection"), _row("4x6", recipe="residual"), _row("24x1", recipe="midas")]
     tables = (
         ("language", "Language models (Table 3)", [_row(plan) for plan in plans]),
-        ("language-one-rate", "Language models, looped ones at the others' rate (Table 3)", one_rate),
         ("language-beyond", "Language models, beyond Table 3", [*map(_row, plans[:3]), *beyond]),
         ("regularization", "Regularization (Table 4)", [_row("24x1"), *regularized]),
         ("depth-scaling", "Depth by loops and by layers (Figure 3)", [_row(plan) for plan in series]),
@@ -88,16 +86,9 @@ def language_experiments(data: str = "", data_dir: Path | None = None, invented:
 def prepared_text(data: str, scale: Scale, runs: Path) -> str:
     """Returns the prepared directory that all rows train on: the given one, or one made of the text that is given, with
     variable assignment mixed in; at scale cpu of the novel that comes with the project."""
-    if data and (Path(data) / INDEX).exists():
-        return data
-    if not data:
-        if scale != "cpu":
-            raise InputError(f"data: which text? Allowed is --data with what this prepares: {prepare_command(scale)}")
-        if not EXAMPLE_TEXT.is_dir():
-            raise InputError(
-                f"data: {EXAMPLE_TEXT} is not here; run this in a clone of the project, or give text with --data"
-            )
-        data = str(EXAMPLE_TEXT)
+    data = given_text(data, scale)
+    if (Path(data) / INDEX).exists():
+        return str(Path(data).resolve())  # a Ray worker may have another working directory
     setting, folder = SETTINGS[scale], runs / FOLDER / f"{scale}-text"
     tokenizer = folder.with_suffix(".tokenizer.json")
     if not tokenizer.exists():
@@ -107,7 +98,20 @@ def prepared_text(data: str, scale: Scale, runs: Path) -> str:
     settings = Settings((data, *setting.mixture), str(tokenizer), validation=setting.held_out, test=setting.held_out)
     with progress_bar() as report:
         prepare(settings, folder, workers=1 if scale == "cpu" else available_cores(), report=report)
-    return str(folder)
+    return str(folder.resolve())
+
+
+def given_text(data: str, scale: Scale) -> str:
+    """Returns ``data``, or what stands for it where it is empty; raises an InputError where nothing does."""
+    if data:
+        return data
+    if scale != "cpu":
+        raise InputError(f"data: which text? Allowed is --data with what this prepares: {prepare_command(scale)}")
+    if not EXAMPLE_TEXT.is_dir():
+        raise InputError(
+            f"data: {EXAMPLE_TEXT} is not here; run this in a clone of the project, or give text with --data"
+        )
+    return str(EXAMPLE_TEXT)
 
 
 def prepare_command(scale: Scale) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from loopt.errors import InputError
+from loopt.evaluation.catalogue import TASKS
 from loopt.files import explain_os_errors, read_json, write_atomically
 from loopt.model import Layer, LoopedTransformer
 from loopt.reproduce.language_scores import PREDICTIONS, Found, Measured, Numbers, Part, Questions, together
@@ -66,6 +67,7 @@ class LanguageMeasurement(Measurement):
         fields["questions"] = questions.hashes()
         fields["invented"] = self.invented
         fields["cosines"] = cosines_of(model.model)
+        del model  # and with it the caches of its engines
         if plan.depth > plan.distinct_layers:
             fields["by_loops"] = {}
             own = plan.blocks[plan.loopable].loops if plan.loopable is not None else 1
@@ -95,9 +97,12 @@ class LanguageMeasurement(Measurement):
         return kept if job.row.name in self.along_training else {}
 
     def after_writing(self, run: Run, result: Path, keep: Collection[int]) -> None:
-        """Keeps the predictions, and of the checkpoints, gigabytes each, the best one and those to ``keep``."""
+        """Keeps the predictions, and of the checkpoints, gigabytes each, the best one and those to ``keep``. All stay
+        as long as the 15 tasks may still be measured on them."""
         with explain_os_errors(f"write {result.with_suffix('')}"):
             shutil.copytree(run.directory / PREDICTIONS, result.with_suffix(""), dirs_exist_ok=True)
+        if self.data_dir is None or self.invented:
+            return
         best = run.find("best").step
         with explain_os_errors(f"delete checkpoints in {run.checkpoints}"):
             for step in checkpoint.steps_in(run.checkpoints):
@@ -124,6 +129,12 @@ class LanguageMeasurement(Measurement):
         sizes = config.model.vocab_size or made.model.vocab_size, config.model.max_len or made.model.max_len
         model = replace(config.model, vocab_size=sizes[0], max_len=sizes[1])
         return not codec.differences(replace(config, source=made.source, model=model), made)
+
+    def is_complete(self, found: Mapping[str, Any]) -> bool:
+        """Tells it by the tasks: a row may have been measured without the data of the 15, or on invented ones."""
+        if self.data_dir is None or self.invented:
+            return True
+        return not found["invented"] and set(TASKS) <= set(found["questions"])
 
     def wrong_measured(self, found: Mapping[str, Any], tests: Collection[str]) -> Iterator[str]:
         if not is_number(found["result"].get("perplexity"), 1):

@@ -16,15 +16,14 @@ from loopt.training import presets
 
 @dataclass(frozen=True)
 class Setting:
-    """One scale. Rows differ in their plan, their regularizer and, looped or not, their learning rate alone."""
+    """One scale. Rows differ in their plan and their regularizer alone."""
 
     preset: Callable[[str], TrainConfig]
     """Prepared text -> the config that the rest here changes."""
     steps: int
     batch_size: int
     """Sequences of the model's max_len in an update."""
-    unlooped: OptimizerConfig
-    looped: OptimizerConfig
+    optim: OptimizerConfig
     share: float
     """Of the training tokens, how much is variable assignment; the rest is text."""
     depths: tuple[int, ...]
@@ -53,7 +52,7 @@ class Setting:
         config = replace(
             base,
             model=replace(base.model, plan=plan),
-            optim=self.looped if plan.depth > plan.distinct_layers else self.unlooped,
+            optim=self.optim,
             steps=self.steps,
             batch_size=self.batch_size,
             eval_every=self.eval_every,
@@ -89,7 +88,6 @@ def _grown(config: TrainConfig, setting: Setting) -> TrainConfig:
 
 RECIPES: dict[str, Callable[[TrainConfig, Setting], TrainConfig]] = {
     "": lambda config, setting: config,
-    "one-rate": lambda config, setting: replace(config, optim=setting.unlooped),
     "injection": lambda config, setting: replace(config, model=replace(config.model, injection="added")),
     "residual": lambda config, setting: replace(config, model=replace(config.model, residual_scaling=True)),
     "midas": _grown,
@@ -102,8 +100,7 @@ SETTINGS: dict[Scale, Setting] = {
         preset=_miniature,
         steps=100,
         batch_size=2,
-        unlooped=AdamWConfig(lr=3e-3, warmup_steps=20, weight_decay=0.1),
-        looped=AdamWConfig(lr=3e-3, warmup_steps=20, weight_decay=0.1),
+        optim=AdamWConfig(lr=3e-3, warmup_steps=20, weight_decay=0.1),
         share=0.2,
         depths=(0, 1),
         vocabulary=1024,
@@ -121,8 +118,7 @@ SETTINGS: dict[Scale, Setting] = {
         preset=presets.lm_75m,
         steps=2400,
         batch_size=16,
-        unlooped=MuonConfig(lr=3e-3, warmup_steps=100),
-        looped=MuonConfig(lr=3e-3, warmup_steps=100),
+        optim=MuonConfig(lr=3e-3, warmup_steps=100),
         share=0.2,
         depths=(0, 1, 2),
         vocabulary=50_304,
@@ -141,8 +137,7 @@ SETTINGS: dict[Scale, Setting] = {
         preset=presets.lm_1b,
         steps=400_000,
         batch_size=512,
-        unlooped=AdafactorConfig(lr=1e-2, warmup_steps=2000),
-        looped=AdafactorConfig(lr=1e-2, warmup_steps=2000),
+        optim=AdafactorConfig(lr=1e-2, warmup_steps=2000),
         share=0.0,
         depths=(),
         vocabulary=50_304,

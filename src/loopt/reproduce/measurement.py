@@ -62,6 +62,10 @@ class Measurement(ABC):
         """Tells whether a result was measured with this config."""
         return bool(found["result"]["config"] == codec.fingerprint(config.resolved()))
 
+    def is_complete(self, found: Mapping[str, Any]) -> bool:
+        """Tells whether a result has all that would be measured now."""
+        return True
+
     def wrong_fields(self, found: Any, tests: Collection[str]) -> Iterator[str]:
         """Yields the fields that tables need and the file does not have, or not as they should be."""
         result = found.get("result") if isinstance(found, dict) else None

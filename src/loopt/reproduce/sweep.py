@@ -33,16 +33,28 @@ class Folders:
 
 
 def unfinished(jobs: Sequence[Job], folders: Folders, say: Callable[[str], None]) -> list[Job]:
-    """Returns the jobs without a result, and reports when and by which code the others were finished."""
+    """Returns the jobs that are not finished, and reports when and by which code the others were."""
     waiting = []
     for job in jobs:
         found = job.read_result(folders.results)
-        if found is None:
+        if not is_finished(job, folders):
             waiting.append(job)
-        else:
-            told = job.experiment.measurement.describe_finished(found["result"])
-            say(f"{job.name}: found in {job.result_path(folders.results)}, {told}")
+        if found is not None:
+            measurement = job.experiment.measurement
+            told = measurement.describe_finished(found["result"])
+            rest = "" if measurement.is_complete(found) else "; not measured on all tasks"
+            if rest:
+                rest += ", which is done now" if job in waiting else f", and its run is not in {folders.run_of(job)}"
+            say(f"{job.name}: found in {job.result_path(folders.results)}, {told}{rest}")
     return waiting
+
+
+def is_finished(job: Job, folders: Folders) -> bool:
+    """Tells whether nothing is left to do: there is a result, which is complete or whose run is gone."""
+    found = job.read_result(folders.results)
+    if found is None:
+        return False
+    return job.experiment.measurement.is_complete(found) or not (folders.run_of(job) / "result.json").exists()
 
 
 def run_locally(

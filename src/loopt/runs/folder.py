@@ -41,16 +41,26 @@ class Doomed:
     size: int
 
 
-def runs_in(folder: Path) -> Iterator[Run]:
-    """Yields every run in a folder and the folders below, by name; what is not a run, or cannot be read, is passed."""
+@dataclass(frozen=True)
+class Unreadable:
+    """A run whose config cannot be read here, such as one whose task has to be imported first."""
+
+    directory: Path
+    why: str
+
+
+def runs_in(folder: Path) -> Iterator[Run | Unreadable]:
+    """Yields every run in a folder and the folders below, by name; what is not a run is passed."""
     if not folder.is_dir():
         raise InputError(f"folder={folder}: no such folder; allowed is one with runs, such as runs")
     for place, folders, files in os.walk(folder):
         folders.sort()
-        if "config.json" in files and "checkpoints" in folders:
+        if {"config.json", "metrics.jsonl"} <= set(files) and "checkpoints" in folders:
             folders.clear()  # a run has no runs inside
-            with contextlib.suppress(InputError):
+            try:
                 yield Run.load(Path(place))
+            except InputError as error:
+                yield Unreadable(Path(place), str(error))
 
 
 def summary_of(run: Run) -> Summary:
@@ -72,12 +82,21 @@ def summary_of(run: Run) -> Summary:
 def is_training(run: Run) -> bool:
     """Tells whether a process holds the run's lock, as the one does that trains it."""
     for name in (".lock", "metrics.jsonl"):
-        if (run.directory / name).exists():
-            with explain_os_errors(f"read {run.directory / name}"):
-                lock = try_lock(run.directory / name)
-            if lock is None:
-                return True
-            lock.close()
+        if (run.directory / name).exists() and _is_locked(run.directory / name):
+            return True
+    return False
+
+
+def _is_locked(path: Path) -> bool:
+    """Tells whether another process holds a file. One that may only be read can be asked, too; who may not even read it
+    is told no."""
+    modes: tuple[Literal["ab", "rb"], ...] = ("ab", "rb")
+    for mode in modes:
+        with contextlib.suppress(OSError):
+            lock = try_lock(path, mode)
+            if lock is not None:
+                lock.close()
+            return lock is None
     return False
 
 

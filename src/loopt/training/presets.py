@@ -34,7 +34,7 @@ def phop_cpu() -> TrainConfig:
         source=PHop(p=(3,), n=32, supervision="every"),
         model=ModelConfig(plan=LoopPlan.parse("1x4"), d_model=64, n_heads=4, d_ff=256, rope_base=30.0),
         optim=AdamWConfig(lr=5e-3, warmup_steps=100),
-        steps=1000,
+        steps=600,
         batch_size=64,
         log_every=20,
         eval_every=50,
