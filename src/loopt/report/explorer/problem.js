@@ -1,0 +1,136 @@
+"use strict";
+// The problem as people think of it, one drawing for each kind, and the tokens with what the model makes of them.
+
+const CELL = 26, LINE = 20;
+
+// What a probe reads at a position after a step: {label, right, sure}; null where there is none.
+function reading(quantity, step, position) {
+  const read = look().probe[quantity], truth = example().quantities[quantity];
+  if (!read || !truth || truth[position] === null) return null;
+  const scores = model().probes.filter((one) => one.quantity === quantity && one.step === step);
+  const label = read[step][position];
+  return { label, right: label === truth[position], sure: scores.length > 0 && scores[0].accuracy >= DATA.sure };
+}
+
+function chain(position) {
+  const problem = example().problem, stops = [position];
+  while (stops.length <= problem.p && stops[stops.length - 1] >= 0) stops.push(problem.hop[stops[stops.length - 1]]);
+  return stops;
+}
+
+function knownHops() {
+  const step = stepOf(view.model), known = [];
+  for (let hop = 0; hop <= example().problem.p; hop++) {
+    const one = reading("hop " + hop, step, view.position);
+    known.push(Boolean(one && one.right && one.sure));
+  }
+  return known;
+}
+
+function knownInWords() {
+  if (example().problem.kind !== "phop" || !model().probes.length) return "";
+  const hops = knownHops().map((yes, hop) => (yes && hop ? hop : 0)).filter(Boolean);
+  return hops.length ? "A probe reads hop" + (hops.length > 1 ? "s " : " ") + hops.join(", ") + " of " + example().problem.p + " from its state." : "A probe reads no hop from its state yet.";
+}
+
+function drawProblem() {
+  const draw = { addition: drawSum, group: drawTree, igsm: drawGraph }[example().problem.kind];
+  $("problem").replaceChildren(...(draw ? [draw()] : []));
+}
+
+function answerAt(place) {
+  if (place < 0) return { text: "", verdict: "" };
+  const at = said(view.model, stepOf(view.model), place);
+  return { text: shown(at.answer), verdict: at.verdict, sure: at.probabilities[0] };
+}
+
+function drawSum() {
+  const problem = example().problem, width = problem.sum.length;
+  const row = (name, cells, kind) => el("tr", { class: kind }, el("th", { scope: "row" }, name), ...cells);
+  const pad = (cells, count) => [...Array(Math.max(0, width - count)).fill(0).map(() => el("td")), ...cells];
+  const carries = problem.carries.map((carry) => el("td", { class: "muted" }, carry ? String(carry) : ""));
+  const operands = problem.operands.map((places, i) => row(i ? "+" : "", pad(places.map((p) => el("td", { class: p === view.position ? "chosen" : "", onclick: () => go({ position: p }) }, word(example().tokens[p]))), places.length)));
+  const answers = problem.places.map((place) => {
+    const at = answerAt(place);
+    return el("td", { class: at.verdict + (place === view.position ? " chosen" : ""), onclick: () => place >= 0 && go({ position: place }) }, at.text, el("sup", {}, MARK[at.verdict]));
+  });
+  return el("table", { class: "paper" }, row("carry", carries), ...operands, row("says", answers, "total"),
+    row("right", problem.sum.map((digit) => el("td", {}, String(digit)))));
+}
+
+function drawTree() {
+  const levels = example().problem.levels, count = levels[0].length, cell = Math.max(64, ...levels.flat().map((span) => 9 * word(span[2]).length + 14));
+  const high = 62, picture = sv("svg", { width: count * cell, height: levels.length * high + 6, role: "img", "aria-label": "Tree of partial products" });
+  const x = (span) => ((span[0] + span[1] + 1) / 2) * cell, y = (level) => (levels.length - 1 - level) * high + 20;
+  levels.forEach((spans, level) => spans.forEach((span) => {
+    if (level) levels[level - 1].filter((low) => low[0] >= span[0] && low[1] <= span[1]).forEach((low) =>
+      picture.append(sv("line", { x1: x(span), y1: y(level) + 14, x2: x(low), y2: y(level - 1) - 14, class: "edge" })));
+    const length = span[1] - span[0] + 1;
+    const one = level && reading(span[0] === 0 ? "product so far" : "product of the last " + length, stepOf(view.model), span[1]);
+    const known = !level || (one && one.right && one.sure);
+    picture.append(sv("g", { class: "node" + (known ? " known" : ""), onclick: () => go({ position: span[1] }) },
+      sv("rect", { x: x(span) - cell / 2 + 4, y: y(level) - 14, width: cell - 8, height: 28, rx: 6 }),
+      sv("text", { x: x(span), y: y(level) + 5 }, (level && known ? "● " : "") + word(span[2]))));
+  }));
+  return picture;
+}
+
+function drawGraph() {
+  const nodes = example().problem.nodes, byDepth = {}, at = {};
+  nodes.forEach((node) => (byDepth[node.depth] = byDepth[node.depth] || []).push(node));
+  const depths = Object.keys(byDepth).map(Number).sort((a, b) => a - b), wide = Math.max(...depths.map((d) => byDepth[d].length));
+  const w = 132, h = 74, picture = sv("svg", { width: wide * w, height: depths.length * h, role: "img", "aria-label": "Which parameter is defined by which" });
+  depths.forEach((depth, row) => byDepth[depth].forEach((node, i) => (at[node.name] = [(i + 0.5 + (wide - byDepth[depth].length) / 2) * w, row * h + 30])));
+  nodes.forEach((node) => node.uses.filter((used) => at[used]).forEach((used) =>
+    picture.append(sv("line", { x1: at[used][0], y1: at[used][1] + 20, x2: at[node.name][0], y2: at[node.name][1] - 22, class: "edge" + (node.needed ? " needed" : "") }))));
+  nodes.forEach((node) => {
+    const [x, y] = at[node.name], says = answerAt(node.place), query = node.name === example().problem.query;
+    const group = sv("g", { class: "node" + (node.needed ? " known" : "") + (query ? " query" : ""), onclick: () => node.place >= 0 && go({ position: node.place }) },
+      sv("rect", { x: x - 60, y: y - 22, width: 120, height: 44, rx: 6 }), sv("text", { x, y: y - 5 }, node.name + (query ? "?" : "") + " = " + (node.value === null ? "·" : node.value)),
+      sv("text", { x, y: y + 13, class: "small " + says.verdict }, says.text ? "says " + says.text + " " + MARK[says.verdict] : node.needed ? "not asked" : "not needed"));
+    group.append(sv("title", {}, node.name + " := " + node.text));
+    picture.append(group);
+  });
+  return picture;
+}
+
+function arc(from, to, base, up, attributes) {
+  const x1 = (from + 0.5) * CELL, x2 = (to + 0.5) * CELL, lift = Math.min(100, 16 + Math.abs(x2 - x1) / 3.2) * (up ? -1 : 1);
+  return sv("path", { d: "M" + x1 + " " + base + " C" + x1 + " " + (base + lift * 1.33) + " " + x2 + " " + (base + lift * 1.33) + " " + x2 + " " + base, ...attributes });
+}
+
+// The tokens in a line: above them the true hops from the chosen position, below them what the model says, and where it
+// looks.
+function drawStrip() {
+  const one = example(), tokens = one.tokens, step = stepOf(view.model), hops = one.problem.kind === "phop";
+  const top = hops ? 128 : 12, base = top + 3 * LINE + 6, picture = sv("svg", { width: tokens.length * CELL, height: base + 120, role: "img", "aria-label": $("summary").textContent });
+  const stops = hops ? chain(view.position) : [view.position], known = hops ? knownHops() : [];
+  tokens.forEach((token, i) => {
+    const at = said(view.model, step, i), x = (i + 0.5) * CELL;
+    const stop = stops.indexOf(i), kind = (i === view.position ? " chosen" : "") + (stop > 0 ? " stop" : "");
+    const group = sv("g", { class: "token" + kind, "data-position": i, onclick: () => go({ position: i }) },
+      sv("rect", { x: i * CELL + 1, y: top, width: CELL - 2, height: LINE + 2, rx: 4 }),
+      sv("text", { x, y: top + 16 }, shown(word(token)).slice(0, 4)),
+      sv("rect", { x: i * CELL + 1, y: top + LINE + 6, width: CELL - 2, height: LINE + 10, rx: 4, class: "says " + at.verdict, style: "fill-opacity:" + (0.25 + 0.75 * at.probabilities[0]).toFixed(2) }),
+      sv("text", { x, y: top + LINE + 21 }, shown(at.answer).slice(0, 4)),
+      sv("text", { x, y: top + LINE + 33, class: "small " + at.verdict }, MARK[at.verdict]),
+      sv("title", {}, "position " + i + ": reads " + shown(word(token)) + ", says " + at.choices.map((c, k) => shown(word(c)) + " " + percent(at.probabilities[k])).join(", ")));
+    picture.append(group);
+  });
+  if (hops) stops.slice(1).forEach((to, i) => {
+    const hop = i + 1, yes = known[hop], from = stops[i];
+    if (to < 0 || to === from) return;
+    const x = (to + 0.5) * CELL;
+    picture.append(arc(from, to, top - 2, true, { class: "hop" + (yes ? " known" : "") }),
+      sv("g", { class: "hopmark" + (yes ? " known" : ""), "data-hop": hop }, sv("circle", { cx: x, cy: top - 8, r: 8 }), sv("text", { x, y: top - 4.5 }, String(hop))));
+  });
+  attentionFrom(view.position).forEach(([to, weight]) => {
+    if (weight < 0.02) return;
+    picture.append(arc(view.position, to, base + 2, false, { class: "look", style: "stroke-width:" + (0.6 + 4 * weight).toFixed(2) + ";stroke-opacity:" + (0.25 + 0.75 * weight).toFixed(2) }));
+    if (weight >= 0.1) picture.append(sv("text", { x: (to + 0.5) * CELL, y: base + 13, class: "small looked" }, Math.round(100 * weight) + "%"));
+  });
+  const box = $("strip"), fresh = box.dataset.example !== String(view.example), left = box.scrollLeft;
+  box.replaceChildren(picture);
+  box.dataset.example = view.example;
+  box.scrollLeft = fresh ? (view.position + 2) * CELL - box.clientWidth : left;
+}
