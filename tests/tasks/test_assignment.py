@@ -25,6 +25,7 @@ def assignments(draw: st.DrawFn) -> VariableAssignment:
         variables=variables,
         rendering=draw(st.sampled_from(["math", "code"])),
         shots=draw(st.integers(0, 5)),
+        questions=draw(st.integers(1, variables)),
         order=draw(st.sampled_from(["levels", "shuffled"])),
         letters=draw(st.integers((depth + 1) * variables, 52)),
         largest=draw(st.integers(variables, 30)),
@@ -47,7 +48,7 @@ def test_sampler_agrees_with_solver(task: VariableAssignment, seed: int, split: 
         labels = task.solve(tokens)
         assert targets == labels
         assert answers == [IGNORE] * (task.length - 1) + labels[-1:]
-        assert sum(label != IGNORE for label in labels) == task.shots + 1
+        assert sum(label != IGNORE for label in labels) == (task.shots + 1) * task.questions
         for position, label in enumerate(labels[:-1]):
             if label != IGNORE:  # a solved problem's answer is written after its question
                 assert tokens[position + 1] == label
@@ -59,7 +60,10 @@ def test_sampler_agrees_with_solver(task: VariableAssignment, seed: int, split: 
 def test_every_problem_is_as_deep_as_it_should_be(task: VariableAssignment, seed: int) -> None:
     for tokens in task.sample(range(3), seed, "train").tokens.tolist():
         problems = task._read(tokens)
-        assert len(problems) == task.shots + 1
+        assert [problem.repeats for problem in problems] == [i % task.questions > 0 for i in range(len(problems))]
+        assert len(problems) == (task.shots + 1) * task.questions
+        for first in range(0, len(problems), task.questions):
+            assert len({problem.asked for problem in problems[first : first + task.questions]}) == task.questions
         for problem in problems:
             set_to = dict(problem.assignments)
             assert len(set_to) == len(problem.assignments) == (task.depth + 1) * task.variables

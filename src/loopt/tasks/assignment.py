@@ -18,7 +18,8 @@ a=1, b=2, c=a, d=b, d=?
 <BLANKLINE>
 d = b = 2
 
-The other rendering is Python, where a comment says what ``print`` prints. With ``shots``, solved problems come first:
+The other rendering is Python, where a comment says what ``print`` prints. With ``shots``, solved problems come first,
+and with ``questions`` each problem asks for several variables:
 
 >>> task = VariableAssignment(rendering="code", variables=2, shots=1)
 >>> tokens = task.encode('''a = 3
@@ -75,6 +76,8 @@ class Problem:
     asked: str
     position: int
     """The position among the tokens whose label is the answer."""
+    repeats: bool = False
+    """Whether the assignments are those of the problem before, and only the question is written."""
 
     def chain(self) -> list[str]:
         """Returns the variable asked for, the ones it copies, and the number at the end."""
@@ -97,6 +100,9 @@ class VariableAssignment(Task):
     """math: a=1, b=a, b=?  code: Python, one statement to a line, which prints the answer."""
     shots: int = 0
     """How many solved problems come before the question."""
+    questions: int = 1
+    """How many different variables of the last level each problem asks for, one after the other: more of them give text
+    to train on more answers for its tokens."""
     order: Order = "levels"
     """levels: first all numbers, then all copies of these, and so on. shuffled: any order that sets a variable before
     it is copied; places then give answers away (at depth 1, the right one of 5 candidates 37% of the time)."""
@@ -114,6 +120,7 @@ class VariableAssignment(Task):
         check_integer(self.name, "letters", self.letters, 2, len(LETTERS))
         check_integer(self.name, "largest", self.largest, 2, MAX_NUMBER)
         check_integer(self.name, "variables", self.variables, 2, self.largest)
+        check_integer(self.name, "questions", self.questions, 1, self.variables)
         if self.letters < self._assignments:
             raise InputError(
                 f"task assignment: depth={self.depth} with variables={self.variables} needs {self._assignments} "
@@ -134,8 +141,8 @@ class VariableAssignment(Task):
 
     @property
     def _problem_length(self) -> int:
-        """Returns the tokens of a problem: 4 for each assignment, the question, its answer and a newline."""
-        return 4 * self._assignments + len(QUESTION[self.rendering]) + 2
+        """Returns the tokens of a problem: 4 for each assignment, and for each question itself, answer and newline."""
+        return 4 * self._assignments + self.questions * (len(QUESTION[self.rendering]) + 2)
 
     def _id(self, symbol: str) -> int:
         return self.largest + self.letters + SYMBOLS.index(symbol)
@@ -152,8 +159,10 @@ class VariableAssignment(Task):
         order = self._statement_order(indices, stream)  # [batch, problems, assignments]
         left, right = names.flatten(2).gather(2, order), set_to.flatten(2).gather(2, order)
 
-        chosen = stream.integers(indices, problems, self.variables, "question")[..., None]  # [batch, problems, 1]
-        asked, answer = names[:, :, -1].gather(2, chosen), values.gather(2, chosen)  # [batch, problems, 1]
+        # Nothing that is written tells the number of a chain, so chains one after the other are as random as any.
+        first = stream.integers(indices, problems, self.variables, "question")[..., None]
+        chosen = (first + torch.arange(self.questions, device=indices.device)) % self.variables
+        asked, answer = names[:, :, -1].gather(2, chosen), values.gather(2, chosen)  # [batch, problems, questions]
 
         def constant(like: Tensor, symbol: str) -> Tensor:
             return torch.full_like(like, self._id(symbol))
@@ -161,10 +170,12 @@ class VariableAssignment(Task):
         separator = constant(left, SEPARATOR[self.rendering])
         statements = torch.stack([left, constant(left, "="), right, separator], dim=-1).flatten(2)
         question = [constant(asked, symbol) if symbol else asked for symbol in QUESTION[self.rendering]]
-        tokens = torch.cat([statements, *question, answer, constant(answer, "\n")], dim=2)  # [batch, problems, …]
+        solved = torch.stack([*question, answer, constant(answer, "\n")], dim=-1)  # [batch, problems, questions, …]
+        tokens = torch.cat([statements, solved.flatten(2)], dim=2)  # [batch, problems, …]
 
-        labels = torch.full_like(tokens, IGNORE)
-        labels[..., -3] = answer[..., 0]  # at the end of the question
+        labels_of_solved = torch.full_like(solved, IGNORE)
+        labels_of_solved[..., -3] = answer  # at the end of the question
+        labels = torch.cat([torch.full_like(statements, IGNORE), labels_of_solved.flatten(2)], dim=2)
         tokens, labels = (one.flatten(1)[:, : self.length].contiguous() for one in (tokens, labels))
         answers = torch.full_like(labels, IGNORE)
         answers[:, -1] = labels[:, -1]
@@ -231,9 +242,10 @@ class VariableAssignment(Task):
         return f"{self._text(problem)} {problem.chain()[-1]}"
 
     def _text(self, problem: Problem) -> str:
+        assignments = () if problem.repeats else problem.assignments
         if self.rendering == "math":
-            return ", ".join([*(f"{one}={set_to}" for one, set_to in problem.assignments), f"{problem.asked}=?"])
-        return "\n".join([*(f"{one} = {set_to}" for one, set_to in problem.assignments), f"print({problem.asked})  #"])
+            return ", ".join([*(f"{one}={set_to}" for one, set_to in assignments), f"{problem.asked}=?"])
+        return "\n".join([*(f"{one} = {set_to}" for one, set_to in assignments), f"print({problem.asked})  #"])
 
     def encode(self, text: str) -> list[int]:
         """Returns the token ids of a text in this rendering; spaces do not count, newlines do."""
@@ -253,7 +265,8 @@ class VariableAssignment(Task):
 
 
 class _Reader:
-    """Parses (problem answer newline)* problem;  problem = (variable "=" (number | variable) separator)* question."""
+    """Parses (problem answer newline)* problem;  problem = (variable "=" (number | variable) separator)* question, where
+    a problem without assignments asks about those before."""
 
     def __init__(self, symbols: list[str], rendering: Rendering) -> None:
         self.symbols = symbols
@@ -265,11 +278,12 @@ class _Reader:
         while self.at < len(self.symbols):
             self.take_number()
             self.take("\n")
-            problems.append(self.problem())
+            problems.append(self.problem(before=problems[-1]))
         return problems
 
-    def problem(self) -> Problem:
-        assignments: dict[str, str] = {}
+    def problem(self, before: Problem | None = None) -> Problem:
+        repeats = before is not None and self.at_question()
+        assignments: dict[str, str] = dict(before.assignments) if before is not None and repeats else {}
         while not self.at_question():
             variable = self.take_variable(new_to=assignments)
             self.take("=")
@@ -283,7 +297,7 @@ class _Reader:
                 self.take(symbol)
             else:
                 asked = self.take_variable(of=assignments)
-        return Problem(tuple(assignments.items()), asked, self.at - 1)
+        return Problem(tuple(assignments.items()), asked, self.at - 1, repeats)
 
     def at_question(self) -> bool:
         return self.peek() == "print" if self.rendering == "code" else self.symbols[self.at + 2 : self.at + 3] == ["?"]
