@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from loopt.analysis.thoughts import LoopAnswer
-from loopt.attention import Context, Heads, split_and_rotate
+from loopt.attention import Attend, Context, Heads, split_and_rotate
 from loopt.model import LoopedTransformer
 from loopt.plan import Pass
 from loopt.scoring import read_out
@@ -31,8 +31,10 @@ class Latents:
     """What it would answer if it stopped after each step."""
     states: Tensor
     """[steps + 1, T, D] float64: the state before the first step and after each."""
-    attention: list[Tensor]
-    """For each step [layers, H, T, T] float32: how much the row's position looks at the column's."""
+    looked_at: Tensor
+    """[steps, layers, H, T, k] int64: the positions that each position looks at most, strongest first."""
+    look_weights: Tensor
+    """The same shape, float32: how much of its attention each of them gets."""
 
     def change(self) -> Tensor:
         """Returns the size of each step's change, as a share of the state before it: [steps, T]."""
@@ -48,11 +50,12 @@ class Latents:
         variance each component has."""
         flat = self.states.flatten(0, 1)
         centered = flat - flat.mean(0)
-        _, sizes, directions = torch.linalg.svd(centered, full_matrices=False)
-        plane = torch.zeros(flat.shape[1], 2, dtype=flat.dtype)
-        plane[:, : len(directions[:2])] = directions[:2].T
-        shares = (sizes**2 / (sizes**2).sum().clamp_min(1e-12))[:2].tolist()
-        return (centered @ plane).unflatten(0, self.states.shape[:2]), [*shares, 0.0][:2]
+        variances, directions = torch.linalg.eigh(centered.T @ centered)  # ascending; far smaller than the SVD of all
+        plane = directions[:, -2:].flip(1)
+        # a direction may point either way: the largest coordinate is positive, so that a page is the same each time
+        plane = plane * plane.gather(0, plane.abs().argmax(0)[None]).sign()
+        shares = (variances[-2:].flip(0) / variances.sum().clamp_min(1e-12)).tolist()
+        return (centered @ plane).unflatten(0, self.states.shape[:2]), shares
 
     def movement(self, position: int) -> str:
         """Returns in words where the state at a position goes: it settles, it cycles, or it keeps moving."""
@@ -70,28 +73,35 @@ class Latents:
 
 @torch.no_grad()
 def look_inside(
-    model: LoopedTransformer, tokens: Sequence[int], loops: int | None = None, top: int = 3, start: int | None = None
+    model: LoopedTransformer,
+    tokens: Sequence[int],
+    loops: int | None = None,
+    top: int = 3,
+    start: int | None = None,
+    looks: int = 16,
 ) -> Latents:
-    """Runs a model on one example and keeps what happens. ``loops`` may be more than it was trained with. ``start`` is
-    a token that the model reads first and that is no part of the example: a built model's #."""
+    """Runs a model on one example and keeps what happens; of the attention of each position, the ``looks`` positions
+    that get most. ``loops`` may be more than it was trained with. ``start`` is a token that the model reads first and
+    that is no part of the example: a built model's #."""
     hidden = 0 if start is None else 1
     ids = torch.tensor([[*([] if start is None else [start]), *tokens]], device=model.token_embedding.weight.device)
-    seen: list[Tensor] = []
+    seen: list[tuple[Tensor, Tensor]] = []
     x = model.embed(ids)
-    context = model.context(((1, ids.shape[1]),), attend=_recorder(seen))
+    context = model.context(((1, ids.shape[1]),), attend=_recorder(seen, hidden, looks))
     by, before, stepped, after = _steps(model, loops)
     x = model.loop(x, before, context)
-    states, answers, attention = [x], [], []
+    states, answers, looked = [x], [], []
     seen.clear()
     for count, state in enumerate(model.loop.walk(x, stepped, context), start=1):
         states.append(state)
-        attention.append(torch.stack(seen)[:, :, hidden:, hidden:].float().cpu())  # [layers, H, T, T]
+        looked.append([torch.stack(of_layers).cpu() for of_layers in zip(*seen, strict=True)])  # [layers, H, T, k] each
         said = read_out(model, model.loop(state, after, context), top)
         columns = (said.tokens, said.probabilities, said.entropy)
         answers.append(LoopAnswer(count, *(column[0, hidden:].tolist() for column in columns)))
         seen.clear()
     kept = torch.cat(states)[:, hidden:].double().cpu()  # [steps + 1, T, D]
-    return Latents(by, steps_trained(model), answers, kept, attention)
+    weights, looked_at = (torch.stack(of_steps) for of_steps in zip(*looked, strict=True))
+    return Latents(by, steps_trained(model), answers, kept, looked_at, weights)
 
 
 @torch.no_grad()
@@ -121,8 +131,9 @@ def _steps(
     return "loop", *model.plan_with(loops).around_loop()
 
 
-def _recorder(seen: list[Tensor]):  # type: ignore[no-untyped-def]
-    """Returns an attention that also keeps its weights, [H, T, T] for each layer, of one sequence."""
+def _recorder(seen: list[tuple[Tensor, Tensor]], hidden: int, looks: int) -> Attend:
+    """Returns an attention, for one sequence, that keeps its largest weights and their positions, [H, T, k] each for
+    each layer. Of these, the first ``hidden`` positions are left out."""
 
     def attend(qkv: Tensor, context: Context, heads: Heads) -> Tensor:
         q, k, v = split_and_rotate(qkv[None], heads, context.rope)  # [1, T, H, E] …
@@ -132,7 +143,9 @@ def _recorder(seen: list[Tensor]):  # type: ignore[no-untyped-def]
         later = torch.ones(q.shape[1], q.shape[1], dtype=torch.bool, device=q.device).triu(1)
         scores = (heads.scale * q @ k.transpose(1, 2)).masked_fill(later, -torch.inf)
         weights = scores.softmax(-1)  # [H, T, T]
-        seen.append(weights)
+        shown = weights[:, hidden:, hidden:].float()
+        most = shown.topk(min(looks, shown.shape[-1]))
+        seen.append((most.values, most.indices))
         return (weights @ v).transpose(0, 1)  # [T, H, E]
 
     return attend

@@ -41,6 +41,15 @@ def quantities(task: Task, tokens: Sequence[int]) -> Quantities:
     return {"answer": task.solve(tokens)}
 
 
+def asked(task: Task, tokens: Sequence[int]) -> list[int]:
+    """Returns the right label at each position that the task trains, IGNORE at the others."""
+    labels = task.solve(tokens)
+    if getattr(task, "supervision", "every") == "every":
+        return labels
+    begin = list(tokens).index(EQUALS) if isinstance(task, Addition) else len(labels) - 1
+    return [IGNORE] * begin + labels[begin:]
+
+
 def structure(task: Task, tokens: Sequence[int]) -> dict[str, Any]:
     """Returns an example as it is drawn: a ``kind``, and what that kind of drawing needs, all of it plain data."""
     tokens = [int(token) for token in tokens]
