@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -79,6 +80,18 @@ class Exploration:
             self.task.solve(tokens)  # refuses what is no problem of this task
         return tokens
 
+    @property
+    def allowed(self) -> str:
+        """Returns in words what a person may type."""
+        if self.task is None:
+            return f"allowed is text of up to {self.longest} tokens"
+        return f"allowed are problems of {self.task.name} of up to {self.longest} tokens, of {self._some_words}"
+
+    @property
+    def _some_words(self) -> str:
+        words = self.task.vocabulary if self.task else ()
+        return " ".join(words[:24]) + (" …" if len(words) > 24 else "")
+
     def describe_models(self) -> list[Data]:
         """Returns what a page says of each model whatever the example."""
         found = []
@@ -99,20 +112,25 @@ class Exploration:
             )
         return found
 
-    def describe(self, examples: Sequence[tuple[str, list[int]]]) -> list[Data]:
-        """Returns all that a page shows of examples, each given by its title and its tokens."""
+    def describe(self, examples: Sequence[tuple[str, list[int]]], seconds: float | None = None) -> list[Data]:
+        """Returns all that a page shows of examples, each given by its title and its tokens. Raises TimeoutError when
+        it has not looked at them after so many seconds."""
+        deadline = None if seconds is None else time.monotonic() + seconds
         room = ATTENTION_BYTES / sum(self._bytes_of_look(len(tokens)) for _, tokens in examples)
-        return [self._describe_one(title, tokens, min(MOST_LOOKS, int(room))) for title, tokens in examples]
+        looks = min(MOST_LOOKS, int(room))
+        return [self._describe_one(title, tokens, looks, deadline) for title, tokens in examples]
 
     def _bytes_of_look(self, length: int) -> int:
         """Returns how much text one looked-at position of every row takes, for all models."""
         described = self.describe_models()
         return sum(4 * one["steps"] * one["layers"] * one["heads"] * length for one in described)  # 3 bytes in base64
 
-    def _describe_one(self, title: str, tokens: list[int], looks: int) -> Data:
+    def _describe_one(self, title: str, tokens: list[int], looks: int, deadline: float | None) -> Data:
         labels = [IGNORE] * len(tokens) if self.task is None else asked(self.task, tokens)
         inside = [
-            look_inside(one.model, tokens, one.steps if one.loops_further else None, TOP, one.start, max(1, looks))
+            look_inside(
+                one.model, tokens, one.steps if one.loops_further else None, TOP, one.start, max(1, looks), deadline
+            )
             for one in self.subjects
         ]
         words, ids = self._words(tokens, labels, inside)
@@ -188,7 +206,7 @@ def when_right(choices: Sequence[Sequence[Sequence[int]]], right: Sequence[int],
     return {"first": first, "stays": stays, "lost": lost}
 
 
-def test_examples(task: Task, first: int, count: int) -> list[tuple[str, list[int]]]:
+def draw_examples(task: Task, first: int, count: int) -> list[tuple[str, list[int]]]:
     """Returns test examples of a task, by title and tokens."""
     tokens = task.sample(range(first, first + count), 0, "test").tokens.tolist()
     return [(f"test example {first + i}", row) for i, row in enumerate(tokens)]

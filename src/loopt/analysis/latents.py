@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -79,10 +80,11 @@ def look_inside(
     top: int = 3,
     start: int | None = None,
     looks: int = 16,
+    deadline: float | None = None,
 ) -> Latents:
     """Runs a model on one example and keeps what happens; of the attention of each position, the ``looks`` positions
     that get most. ``loops`` may be more than it was trained with. ``start`` is a token that the model reads first and
-    that is no part of the example: a built model's #."""
+    that is no part of the example: a built model's #. Past a ``deadline`` of time.monotonic() it raises TimeoutError."""
     hidden = 0 if start is None else 1
     ids = torch.tensor([[*([] if start is None else [start]), *tokens]], device=model.token_embedding.weight.device)
     seen: list[tuple[Tensor, Tensor]] = []
@@ -93,6 +95,8 @@ def look_inside(
     states, answers, looked = [x], [], []
     seen.clear()
     for count, state in enumerate(model.loop.walk(x, stepped, context), start=1):
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError
         states.append(state)
         looked.append([torch.stack(of_layers).cpu() for of_layers in zip(*seen, strict=True)])  # [layers, H, T, k] each
         said = read_out(model, model.loop(state, after, context), top)

@@ -25,7 +25,7 @@ const example = () => DATA.examples[view.example];
 const model = (which = view.model) => DATA.models[which];
 const look = (which = view.model) => example().looks[which];
 const stepOf = (which) => Math.min(view.step, model(which).steps);
-const word = (id) => (id < 0 ? "" : DATA.words[id]);
+const word = (id) => (id < 0 ? "" : example().words[id]);
 const shown = (text) => (text.trim() === "" ? "␣" : text);
 const percent = (p) => (p > 0.9995 ? "100%" : p < 0.0995 ? (100 * p).toFixed(1) + "%" : Math.round(100 * p) + "%");
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
@@ -59,6 +59,7 @@ function summary() {
     if (!first) parts.push("It is never right here.");
     else if (stays === first) parts.push("It is right from " + one.by + " " + first + " on.");
     else parts.push("It is first right after " + one.by + " " + first + (stays ? ", and stays right from " + stays + " on." : ", and does not stay right."));
+    if (look().lost[p]) parts.push("Run on, it is wrong again after " + one.by + " " + look().lost[p] + ".");
   }
   const told = knownInWords();
   if (told) parts.push(told);
@@ -129,11 +130,10 @@ async function think(text, keepView) {
     const reply = await fetch("think", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ input: text }) });
     const answer = await reply.json();
     if (!reply.ok) { $("said").textContent = answer.error; return; }
-    DATA.words = answer.words;
-    DATA.examples.push(answer.example);
+    DATA.examples.push({ ...answer, typed: text });
     $("said").textContent = "";
     view.example = DATA.examples.length - 1;
-    if (!keepView) view.position = answer.example.ask;
+    if (!keepView) view.position = answer.ask;
     listExamples();
     render();
   } catch (error) { $("said").textContent = "no answer from the server: " + error; }

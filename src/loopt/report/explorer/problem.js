@@ -18,8 +18,8 @@ function chain(position) {
   return stops;
 }
 
-function knownHops() {
-  const step = stepOf(view.model), known = [];
+function knownHops(step = stepOf(view.model)) {
+  const known = [];
   for (let hop = 0; hop <= example().problem.p; hop++) {
     const one = reading("hop " + hop, step, view.position);
     known.push(Boolean(one && one.right && one.sure));
@@ -34,8 +34,25 @@ function knownInWords() {
 }
 
 function drawProblem() {
-  const draw = { addition: drawSum, group: drawTree, igsm: drawGraph }[example().problem.kind];
-  $("problem").replaceChildren(...(draw ? [draw()] : []));
+  const draw = { phop: drawLadder, addition: drawSum, group: drawTree, igsm: drawGraph }[example().problem.kind];
+  const drawn = draw && draw();
+  $("problem").replaceChildren(...(drawn ? [drawn] : []));
+  const read = model().probes.length ? "Filled and ●: a linear probe reads it rightly from the state at this position. " : "";
+  $("legend").textContent = read + "Below each token: what the model would answer there now, ✓ right or ✗ wrong. Arcs below: where it looks from the chosen position.";
+}
+
+// Which hops can be read after which loop, at the chosen position.
+function drawLadder() {
+  if (!model().probes.length) return null;
+  const problem = example().problem, stops = chain(view.position), hops = Array.from({ length: problem.p }, (_, i) => i + 1);
+  const letter = (hop) => (stops[hop] >= 0 ? word(example().tokens[stops[hop]]) : "⊥");
+  const head = el("tr", {}, el("th", {}, "can be read"), ...hops.map((hop) => el("th", { scope: "col" }, "hop " + hop)));
+  const rows = Array.from({ length: model().steps }, (_, i) => {
+    const known = knownHops(i + 1), step = i + 1;
+    const cells = hops.map((hop) => el("td", { class: (known[hop] ? "known" : "unknown") + " pick" }, (known[hop] ? "● " : "○ ") + letter(hop)));
+    return el("tr", { class: (step === stepOf(view.model) ? "now" : "") + (step === model().trained + 1 ? " beyond" : ""), onclick: () => go({ step }) }, el("th", { scope: "row" }, model().by + " " + step + (step > model().trained ? " +" : "")), ...cells);
+  });
+  return el("table", { class: "cells ladder" }, head, ...rows);
 }
 
 function answerAt(place) {
@@ -49,7 +66,7 @@ function drawSum() {
   const row = (name, cells, kind) => el("tr", { class: kind }, el("th", { scope: "row" }, name), ...cells);
   const pad = (cells, count) => [...Array(Math.max(0, width - count)).fill(0).map(() => el("td")), ...cells];
   const carries = problem.carries.map((carry) => el("td", { class: "muted" }, carry ? String(carry) : ""));
-  const operands = problem.operands.map((places, i) => row(i ? "+" : "", pad(places.map((p) => el("td", { class: p === view.position ? "chosen" : "", onclick: () => go({ position: p }) }, word(example().tokens[p]))), places.length)));
+  const operands = problem.operands.map((places, i) => row(i ? "+" : "", pad(places.map((p) => el("td", { class: p === view.position ? "chosen" : "", "data-p": p, onclick: () => go({ position: p }) }, word(example().tokens[p]))), places.length)));
   const answers = problem.places.map((place) => {
     const at = answerAt(place);
     return el("td", { class: at.verdict + (place === view.position ? " chosen" : ""), onclick: () => place >= 0 && go({ position: place }) }, at.text, el("sup", {}, MARK[at.verdict]));
