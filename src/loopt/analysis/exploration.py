@@ -80,6 +80,13 @@ class Exploration:
             self.task.solve(tokens)  # refuses what is no problem of this task
         return tokens
 
+    def word(self, token: int) -> str:
+        """Returns the text of a token; a task's vocabulary may have fewer words than the model has tokens."""
+        if self.task is not None:
+            words = self.task.vocabulary
+            return words[token] if token < len(words) else f"<{token}>"
+        return self.codec.decode([token])
+
     @property
     def allowed(self) -> str:
         """Returns in words what a person may type."""
@@ -158,12 +165,10 @@ class Exploration:
         they keep their order, so that a label is its own place."""
         if self.task is not None:
             size = max(one.model.config.vocab_size for one in self.subjects)
-            vocabulary = self.task.vocabulary
-            words = [*vocabulary, *("#" if i == len(vocabulary) else f"<{i}>" for i in range(len(vocabulary), size))]
-            return words, {i: i for i in range(len(words))}
+            return [self.word(token) for token in range(size)], {token: token for token in range(size)}
         seen = {token for one in inside for answer in one.answers for row in answer.choices for token in row}
         used = sorted({*tokens, *seen, *(label for label in labels if label != IGNORE)})
-        return [self.codec.decode([token]) for token in used], {token: i for i, token in enumerate(used)}
+        return [self.word(token) for token in used], {token: i for i, token in enumerate(used)}
 
     def _describe_look(
         self, one: Subject, latents: Latents, ids: dict[int, int], right: list[int], looks: int

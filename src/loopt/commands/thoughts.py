@@ -63,9 +63,6 @@ class Options:
     """Where to run the model."""
 
 
-FIRST = ("runs", "input", "index", "position", "loops", "top", "page", "serve", "built", "checkpoint", "device")
-
-
 def main(arguments: list[str]) -> int:
     options = parse_options(Options, arguments, "loopt thoughts")
     if options.top < 1:
@@ -79,19 +76,23 @@ def main(arguments: list[str]) -> int:
 
 
 def _print_table(options: Options) -> None:
-    source = explorer.Source.of(options)
-    tokens = source.tokens(options.input, options.index)
-    longest = source.models[0].config.max_len
+    models = explorer.gather(options)
+    model, task = models.subjects[0].model, models.task
+    if options.input is not None or task is None:
+        tokens = models.codec.encode(options.input or "")
+    else:
+        tokens = task.sample(range(options.index, options.index + 1), 0, "test").tokens[0].tolist()
+    longest = model.config.max_len
     if not 1 <= len(tokens) <= longest:
         raise InputError(f"input of {len(tokens)} tokens: allowed are 1 to {longest}, the model's max_len")
     if not -len(tokens) <= options.position < len(tokens):
         raise InputError(f"position={options.position}: allowed is 0 to {len(tokens) - 1}, or -1 for the last")
-    answers = answers_by_loop(source.models[0], tokens, options.loops, options.top)
+    answers = answers_by_loop(model, tokens, options.loops, options.top)
 
     position = options.position % len(tokens)
-    label = source.task.solve(tokens)[position] if source.task else IGNORE
-    right = "" if label == IGNORE else source.word(label)
-    title = f"After token {position}, {source.word(tokens[position])!r}, of {len(tokens)}"
+    label = task.solve(tokens)[position] if task else IGNORE
+    right = "" if label == IGNORE else models.word(label)
+    title = f"After token {position}, {models.word(tokens[position])!r}, of {len(tokens)}"
     table = Table(title=f"{title}; right is {right!r}" if right else title, title_justify="left")
     table.add_column("loops", justify="right")
     for place in range(len(answers[0].choices[position])):
@@ -100,7 +101,7 @@ def _print_table(options: Options) -> None:
     for answer in answers:
         cells = []
         for token, probability in zip(answer.choices[position], answer.probabilities[position], strict=True):
-            word = source.word(token)
+            word = models.word(token)
             cells.append(Text(f"{word!r} {probability:.1%}", style="green" if right and word == right else ""))
         table.add_row(str(answer.loops), *cells, f"{answer.entropy[position]:.3f}")
     screen().print(table)
