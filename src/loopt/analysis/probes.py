@@ -72,15 +72,18 @@ def fit_probes(
     scores = []
     for step, (x, x_test) in enumerate(zip(fitted.states, measured.states, strict=True)):
         say(f"reading {'the input' if step == 0 else f'step {step}'}")
+        regressions: dict[bytes, _Regression] = {}  # most quantities have labels at the same positions
         for name, y in fitted.labels.items():
             y_test = measured.labels[name]
             classes = int(torch.cat([y, y_test]).max()) + 1
             rows, rows_test = y != IGNORE, y_test != IGNORE
             if not (rows.any() and rows_test.any()):
                 continue
-            probe = _fit(x[rows], y[rows], classes)
+            which = rows.numpy().tobytes()
+            if which not in regressions:
+                regressions[which] = _Regression(x[rows])
             control, control_test = (_control(part.windows, classes) for part in (fitted, measured))
-            of_control = _fit(x[rows], control[rows], classes)
+            probe, of_control = (regressions[which].fit(labels[rows], classes) for labels in (y, control))
             weights[name, step] = probe
             common = y[rows].bincount(minlength=classes).argmax()
             scores.append(
@@ -138,14 +141,20 @@ def _with_one(x: Tensor) -> Tensor:
     return torch.cat([x, torch.ones_like(x[:, :1])], dim=1)
 
 
-def _fit(x: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Returns the ridge regression from rows [N, D] to one-hot labels [N]: [D + 1, classes]."""
-    x = _with_one(x)
-    scale = x.pow(2).mean(0).sqrt().clamp_min(1e-12)  # so that the penalty weighs all coordinates alike
-    x = x / scale
-    targets = torch.nn.functional.one_hot(labels, classes).to(x.dtype)
-    gram = x.T @ x + RIDGE * len(x) * torch.eye(x.shape[1], dtype=x.dtype)
-    return torch.linalg.solve(gram, x.T @ targets) / scale[:, None]
+class _Regression:
+    """The ridge regression from rows [N, D] to one-hot labels, factorized once for all labels."""
+
+    def __init__(self, x: Tensor) -> None:
+        x = _with_one(x)
+        self.scale = x.pow(2).mean(0).sqrt().clamp_min(1e-12)  # so that the penalty weighs all coordinates alike
+        self.x = x / self.scale
+        gram = self.x.T @ self.x + RIDGE * len(x) * torch.eye(x.shape[1], dtype=x.dtype)
+        self.factor = torch.linalg.cholesky(gram)
+
+    def fit(self, labels: Tensor, classes: int) -> Tensor:
+        """Returns the weights for labels [N]: [D + 1, classes]."""
+        targets = torch.nn.functional.one_hot(labels, classes).to(self.x.dtype)
+        return torch.cholesky_solve(self.x.T @ targets, self.factor) / self.scale[:, None]
 
 
 def _accuracy(probe: Tensor, x: Tensor, labels: Tensor) -> float:

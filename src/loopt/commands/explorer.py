@@ -28,7 +28,7 @@ from loopt.theory.phop import build_looped
 if TYPE_CHECKING:
     from loopt.commands.thoughts import Options
 
-SHIPPED_NAMES = {"1x4": "looped", "1x1": "run once", "4x1": "not looped"}
+SHIPPED_NAMES = {"1x4": "looped", "1x1": "run once", "4x1": "unlooped"}
 PROBED_TOKENS = 16_384
 """Probes are fitted on at most as many positions; they have no more inputs than the model has dimensions."""
 

@@ -7,8 +7,8 @@ function drawGrid() {
     const head = el("tr", {}, el("th", { scope: "row" }, "reads"), ...one.tokens.map((token) => el("td", {}, shown(word(token)))));
     const rows = look().choices.map((_, i) => {
       const cells = one.tokens.map((_, p) => {
-        const at = said(view.model, i + 1, p), spoken = at.choices.map((c, k) => shown(word(c)) + " " + percent(at.probabilities[k])).join(", ");
-        return el("td", { class: at.verdict, "data-p": p, title: spoken + "; entropy " + at.entropy.toFixed(2) + " nats" }, shown(at.answer) + MARK[at.verdict]);
+        const at = said(view.model, i + 1, p);
+        return el("td", { class: at.verdict, "data-p": p, title: spoken(at) + "; entropy " + at.entropy.toFixed(2) + " nats" }, shown(at.answer) + MARK[at.verdict]);
       });
       const name = model().by + " " + (i + 1) + (i + 1 > model().trained ? " +" : "");
       return el("tr", { "data-step": i + 1 }, el("th", { scope: "row" }, name), ...cells);
@@ -38,8 +38,8 @@ function drawSides() {
       const at = said(which, i + 1, p);
       return el("td", { class: at.verdict + (i + 1 === step ? " chosen" : ""), title: percent(at.probabilities[0]), onclick: () => go({ model: which, step: i + 1 }) }, shown(at.answer) + MARK[at.verdict]);
     });
-    const told = (asked.length > 1 ? rights + " of " + asked.length + " positions right" : "");
-    return el("tr", {}, el("th", { scope: "row" }, entry.name, el("small", {}, " " + entry.by + " by " + entry.by + (told ? "; now " + told : ""))), ...line);
+    const told = (asked.length > 1 ? rights + " of " + asked.length + " right" : "");
+    return el("tr", {}, el("th", { scope: "row" }, entry.name, el("small", {}, told)), ...line);
   });
   const most = Math.max(...DATA.models.map((entry) => entry.steps));
   $("sides").replaceChildren(el("tr", {}, el("th", {}, "after"), ...Array.from({ length: most }, (_, i) => el("th", {}, String(i + 1)))), ...cells);

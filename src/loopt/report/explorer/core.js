@@ -40,6 +40,7 @@ function said(which, step, position) {
   const verdict = right < 0 ? "" : choices[0] === right ? "right" : "wrong";
   return { choices, probabilities, entropy: one.entropy[step - 1][position], verdict, answer: word(choices[0]) };
 }
+const spoken = (at) => at.choices.map((id, k) => shown(word(id)) + " " + percent(at.probabilities[k])).join(", ");
 const MARK = { right: "✓", wrong: "✗", "": "" };
 
 function stepName(which, step) {

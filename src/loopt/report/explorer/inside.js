@@ -28,21 +28,27 @@ function attentionFrom(row) {
   return [...sum.entries()].sort((a, b) => b[1] - a[1]);
 }
 
-function color(name) { return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim(); }
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+const rgb = (name) => [1, 3, 5].map((i) => parseInt(color(name).slice(i, i + 2), 16));
 
+// A pixel for each pair of positions, drawn larger by the browser.
 function drawMatrix(canvas, head) {
-  const rows = example().tokens.length, scale = Math.max(1, Math.floor(256 / rows)), context = canvas.getContext("2d");
-  canvas.width = canvas.height = rows * scale;
-  context.fillStyle = color("soft");
-  context.fillRect(0, 0, canvas.width, canvas.height);
-  context.fillStyle = color("looped");
-  for (let row = 0; row < rows; row++) eachLook(head, row, (to, weight) => {
-    context.globalAlpha = weight;
-    context.fillRect(to * scale, row * scale, scale, scale);
-  });
-  context.globalAlpha = 1;
-  context.strokeStyle = color("deep");
-  context.strokeRect(0.5, view.position * scale + 0.5, canvas.width - 1, Math.max(1, scale - 1));
+  const rows = example().tokens.length, context = canvas.getContext("2d");
+  canvas.width = canvas.height = rows;
+  const picture = context.createImageData(rows, rows), pixels = new Uint32Array(picture.data.buffer);
+  const ground = rgb("soft"), full = rgb("looped"), frame = rgb("deep");
+  const mixed = (to, weight) => {  // red in the lowest byte, opaque
+    const [r, g, b] = ground.map((from, i) => Math.round(from + weight * (to[i] - from)));
+    return (255 << 24 | b << 16 | g << 8 | r) >>> 0;
+  };
+  const shades = [full, frame].map((to) => Array.from({ length: 256 }, (_, i) => mixed(to, Math.sqrt(i / 255))));
+  pixels.fill(mixed(full, 0));
+  pixels.fill(mixed(frame, 0.25), view.position * rows, (view.position + 1) * rows);
+  for (let row = 0; row < rows; row++) {
+    const shade = shades[row === view.position ? 1 : 0];
+    eachLook(head, row, (to, weight) => { pixels[row * rows + to] = shade[Math.round(255 * weight)]; });
+  }
+  context.putImageData(picture, 0, 0);
   canvas.onclick = (event) => go({ head, position: clamp(Math.floor((event.offsetY / canvas.clientHeight) * rows), 0, rows - 1) });
   canvas.onmousemove = (event) => {
     const at = (offset, size) => clamp(Math.floor((offset / size) * rows), 0, rows - 1);

@@ -117,37 +117,52 @@ function arc(from, to, base, up, attributes) {
 }
 
 // The tokens in a line: above them the true hops from the chosen position, below them what the model says, and where it
-// looks.
-function drawStrip() {
-  const one = example(), tokens = one.tokens, step = stepOf(view.model), hops = one.problem.kind === "phop";
-  const top = hops ? 128 : 12, base = top + 3 * LINE + 6, picture = sv("svg", { width: tokens.length * CELL, height: base + 120, role: "img", "aria-label": $("summary").textContent });
-  const stops = hops ? chain(view.position) : [view.position], known = hops ? knownHops() : [];
-  tokens.forEach((token, i) => {
-    const at = said(view.model, step, i), x = (i + 0.5) * CELL;
-    const stop = stops.indexOf(i), kind = (i === view.position ? " chosen" : "") + (stop > 0 ? " stop" : "");
-    const group = sv("g", { class: "token" + kind, "data-position": i, onclick: () => go({ position: i }) },
-      sv("rect", { x: i * CELL + 1, y: top, width: CELL - 2, height: LINE + 2, rx: 4 }),
-      sv("text", { x, y: top + 16 }, shown(word(token)).slice(0, 4)),
-      sv("rect", { x: i * CELL + 1, y: top + LINE + 6, width: CELL - 2, height: LINE + 10, rx: 4, class: "says " + at.verdict, style: "fill-opacity:" + (0.25 + 0.75 * at.probabilities[0]).toFixed(2) }),
-      sv("text", { x, y: top + LINE + 21 }, shown(at.answer).slice(0, 4)),
-      sv("text", { x, y: top + LINE + 33, class: "small " + at.verdict }, MARK[at.verdict]),
-      sv("title", {}, "position " + i + ": reads " + shown(word(token)) + ", says " + at.choices.map((c, k) => shown(word(c)) + " " + percent(at.probabilities[k])).join(", ")));
+// looks. The cells are made once for each example, and then changed in place.
+let cells = { key: null };
+
+function makeStrip() {
+  const one = example(), hops = one.problem.kind === "phop", top = hops ? 128 : 12, base = top + 3 * LINE + 6;
+  const picture = sv("svg", { width: one.tokens.length * CELL, height: base + 110, role: "img" }), overlay = sv("g");
+  const made = one.tokens.map((token, i) => {
+    const x = (i + 0.5) * CELL, box = sv("rect", { x: i * CELL + 1, y: top + LINE + 6, width: CELL - 2, height: LINE + 10, rx: 4 });
+    const says = sv("text", { x, y: top + LINE + 21 }), mark = sv("text", { x, y: top + LINE + 33 }), title = sv("title");
+    const group = sv("g", { "data-position": i, onclick: () => go({ position: i }) }, sv("rect", { x: i * CELL + 1, y: top, width: CELL - 2, height: LINE + 2, rx: 4 }),
+      sv("text", { x, y: top + 16 }, shown(word(token)).slice(0, 4)), box, says, mark, title);
     picture.append(group);
+    return { group, box, says, mark, title };
   });
+  picture.append(overlay);
+  $("strip").replaceChildren(picture);
+  $("strip").scrollLeft = (view.position + 2) * CELL - $("strip").clientWidth;
+  cells = { key: one, made, overlay, picture, top, base };
+}
+
+function drawStrip() {
+  const one = example(), step = stepOf(view.model), hops = one.problem.kind === "phop";
+  if (cells.key !== one) makeStrip();
+  const { top, base, overlay } = cells, stops = hops ? chain(view.position) : [view.position], known = hops ? knownHops() : [];
+  cells.picture.setAttribute("aria-label", $("summary").textContent);
+  cells.made.forEach((cell, i) => {
+    const at = said(view.model, step, i);
+    cell.group.setAttribute("class", "token" + (i === view.position ? " chosen" : "") + (stops.indexOf(i) > 0 ? " stop" : ""));
+    cell.box.setAttribute("class", "says " + at.verdict);
+    cell.box.style.fillOpacity = (0.25 + 0.75 * at.probabilities[0]).toFixed(2);
+    cell.says.textContent = shown(at.answer).slice(0, 4);
+    cell.mark.setAttribute("class", "small " + at.verdict);
+    cell.mark.textContent = MARK[at.verdict];
+    cell.title.textContent = "position " + i + ": reads " + shown(word(one.tokens[i])) + ", says " + spoken(at);
+  });
+  const arcs = [], marks = [];
   if (hops) stops.slice(1).forEach((to, i) => {
-    const hop = i + 1, yes = known[hop], from = stops[i];
-    if (to < 0 || to === from) return;
-    const x = (to + 0.5) * CELL;
-    picture.append(arc(from, to, top - 2, true, { class: "hop" + (yes ? " known" : "") }),
-      sv("g", { class: "hopmark" + (yes ? " known" : ""), "data-hop": hop }, sv("circle", { cx: x, cy: top - 8, r: 8 }), sv("text", { x, y: top - 4.5 }, String(hop))));
+    const hop = i + 1, yes = known[hop] ? " known" : "", x = (to + 0.5) * CELL;
+    if (to < 0 || to === stops[i]) return;
+    arcs.push(arc(stops[i], to, top - 2, true, { class: "hop" + yes }));
+    marks.push(sv("g", { class: "hopmark" + yes, "data-hop": hop }, sv("circle", { cx: x, cy: top - 10, r: 8.5 }), sv("text", { x, y: top - 6 }, String(hop))));
   });
   attentionFrom(view.position).forEach(([to, weight]) => {
     if (weight < 0.02) return;
-    picture.append(arc(view.position, to, base + 2, false, { class: "look", style: "stroke-width:" + (0.6 + 4 * weight).toFixed(2) + ";stroke-opacity:" + (0.25 + 0.75 * weight).toFixed(2) }));
-    if (weight >= 0.1) picture.append(sv("text", { x: (to + 0.5) * CELL, y: base + 13, class: "small looked" }, Math.round(100 * weight) + "%"));
+    arcs.push(arc(view.position, to, base + 2, false, { class: "look", "stroke-width": (0.8 + 4 * weight).toFixed(2), "stroke-opacity": (0.3 + 0.7 * weight).toFixed(2) }));
+    if (weight >= 0.1) marks.push(sv("text", { x: (to + 0.5) * CELL, y: base + 13, class: "small looked" }, Math.round(100 * weight) + "%"));
   });
-  const box = $("strip"), fresh = box.dataset.example !== String(view.example), left = box.scrollLeft;
-  box.replaceChildren(picture);
-  box.dataset.example = view.example;
-  box.scrollLeft = fresh ? (view.position + 2) * CELL - box.clientWidth : left;
+  overlay.replaceChildren(...arcs, ...marks);
 }
