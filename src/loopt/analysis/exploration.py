@@ -16,7 +16,7 @@ from loopt.analysis.probes import Probes
 from loopt.errors import InputError
 from loopt.model import LoopedTransformer
 from loopt.source import Codec
-from loopt.tasks import IGNORE, Task
+from loopt.tasks import IGNORE, Addition, Task
 from loopt.tasks.inside import asked, quantities, structure
 
 MOST_TOKENS = 1024
@@ -133,7 +133,7 @@ class Exploration:
         return sum(4 * one["steps"] * one["layers"] * one["heads"] * length for one in described)  # 3 bytes in base64
 
     def _describe_one(self, title: str, tokens: list[int], looks: int, deadline: float | None) -> Data:
-        labels = [IGNORE] * len(tokens) if self.task is None else asked(self.task, tokens)
+        labels = [*tokens[1:], IGNORE] if self.task is None else asked(self.task, tokens)
         inside = [
             look_inside(
                 one.model, tokens, one.steps if one.loops_further else None, TOP, one.start, max(1, looks), deadline
@@ -142,14 +142,13 @@ class Exploration:
         ]
         words, ids = self._words(tokens, labels, inside)
         right = [ids[label] if label != IGNORE else -1 for label in labels]
-        ask = max((i for i, label in enumerate(labels) if label != IGNORE), default=len(tokens) - 1)
         found = {} if self.task is None else quantities(self.task, tokens)
         return {
             "title": title,
             "words": words,
             "tokens": [ids[token] for token in tokens],
             "right": right,
-            "ask": ask,
+            "ask": self._ask(labels),
             "problem": {"kind": "text"} if self.task is None else structure(self.task, tokens),
             "quantities": {name: [None if v == IGNORE else v for v in values] for name, values in found.items()},
             "looks": [
@@ -157,6 +156,13 @@ class Exploration:
                 for one, latents in zip(self.subjects, inside, strict=True)
             ],
         }
+
+    def _ask(self, labels: list[int]) -> int:
+        """Returns the position to look at first: where a sum begins to be written, else the last that has an answer."""
+        answered = [i for i, label in enumerate(labels) if label != IGNORE]
+        if self.task is None or not answered:
+            return len(labels) - 1
+        return answered[0] if isinstance(self.task, Addition) and self.task.supervision == "last" else answered[-1]
 
     def _words(
         self, tokens: list[int], labels: list[int], inside: Sequence[Latents]

@@ -21,7 +21,7 @@ from loopt.report.explorer.server import ExplorerServer
 from loopt.report.screen import printable, screen
 from loopt.runs import Run
 from loopt.shipped import PLANS, load_shipped
-from loopt.tasks import PHop, Task
+from loopt.tasks import GroupComposition, PHop, Task
 from loopt.text.index import TOKENIZER
 from loopt.theory.phop import build_looped
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from loopt.commands.thoughts import Options
 
 SHIPPED_NAMES = {"1x4": "looped", "1x1": "run once", "4x1": "unlooped"}
+TITLES = {"phop": "Hops", "addition": "Addition", "igsm": "i-GSM", "assignment": "Variable assignment"}
 PROBED_TOKENS = 16_384
 """Probes are fitted on at most as many positions; they have no more inputs than the model has dimensions."""
 
@@ -157,8 +158,10 @@ def _title(models: Exploration) -> str:
             return "What each loop would say next"
         case PHop(p=(p,)):
             return f"{p}-hop induction, loop by loop"
+        case GroupComposition(group=group):
+            return f"Products in {group}, loop by loop"
         case task:
-            return f"{task.name}, loop by loop"
+            return f"{TITLES.get(task.name, task.name)}, loop by loop"
 
 
 def _serve(options: Options, models: Exploration, page: str) -> None:

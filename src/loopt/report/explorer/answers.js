@@ -13,7 +13,7 @@ function drawGrid() {
       const name = model().by + " " + (i + 1) + (i + 1 > model().trained ? " +" : "");
       return el("tr", { "data-step": i + 1 }, el("th", { scope: "row" }, name), ...cells);
     });
-    const right = el("tr", {}, el("th", { scope: "row" }, "right"), ...one.right.map((id) => el("td", {}, shown(word(id)) === "␣" ? "" : word(id))));
+    const right = el("tr", {}, el("th", { scope: "row" }, one.problem.kind === "text" ? "next" : "right"), ...one.right.map((id) => el("td", {}, shown(word(id)) === "␣" ? "" : word(id))));
     table.replaceChildren(head, ...rows, right);
     table.dataset.key = key;
     table.onclick = (event) => {

@@ -53,7 +53,8 @@ function summary() {
   const p = view.position, one = model(), s = stepOf(view.model), at = said(view.model, s, p);
   const parts = ["After " + stepName(view.model, s) + ", " + one.name + " answers “" + shown(at.answer) + "” at position " + p +
     " (" + percent(at.probabilities[0]) + " sure, entropy " + at.entropy.toFixed(2) + " nats)"];
-  if (at.verdict) parts[0] += at.verdict === "right" ? ", which is right ✓." : "; right is “" + shown(word(example().right[p])) + "” ✗.";
+  const truth = example().problem.kind === "text" ? "the text goes on with “" : "right is “";
+  if (at.verdict) parts[0] += at.verdict === "right" ? ", which is right ✓." : "; " + truth + shown(word(example().right[p])) + "” ✗.";
   else parts[0] += ".";
   const first = look().first[p], stays = look().stays[p];
   if (at.verdict) {
@@ -149,6 +150,7 @@ function start() {
   $("play").addEventListener("click", play);
   $("back").addEventListener("click", () => go({ step: view.step - 1 }));
   $("on").addEventListener("click", () => go({ step: view.step + 1 }));
+  $("sidesbox").hidden = DATA.models.length < 2;
   if (DATA.serve) {
     $("typing").hidden = false;
     $("typing").addEventListener("submit", (event) => { event.preventDefault(); think($("typed").value); });
@@ -159,7 +161,7 @@ function start() {
     event.preventDefault();
     KEYS[event.key]();
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", render);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { for (const name of Object.keys(colors)) delete colors[name]; render(); });
   view.position = DATA.examples[0].ask;
   const typed = readAddress();
   window.addEventListener("hashchange", () => { readAddress(); render(); });

@@ -28,8 +28,15 @@ function attentionFrom(row) {
   return [...sum.entries()].sort((a, b) => b[1] - a[1]);
 }
 
-const color = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
-const rgb = (name) => [1, 3, 5].map((i) => parseInt(color(name).slice(i, i + 2), 16));
+// The page's colors for canvases. They are kept: asking for them has the browser lay out the page first.
+const colors = {};
+function rgb(name) {
+  if (!colors[name]) {
+    const written = getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+    colors[name] = [1, 3, 5].map((i) => parseInt(written.slice(i, i + 2), 16));
+  }
+  return colors[name];
+}
 
 // A pixel for each pair of positions, drawn larger by the browser.
 function drawMatrix(canvas, head) {
@@ -101,7 +108,7 @@ function chart(id, values, name, ends) {
 
 function drawMovement() {
   const one = look(), p = view.position, w = 300, h = 230, step = stepOf(view.model);
-  chart("change", one.change.map((row) => row[p]), "size of the change", [0, Math.max(0.1, ...one.change.slice(1).map((row) => row[p]))]);
+  chart("change", one.change.map((row) => row[p]), "size of the change", [0, Math.max(0.1, ...one.change.map((row) => row[p]))]);
   chart("cosine", one.cosine.map((row) => row[p]), "cosine with the state before", [Math.min(0, ...one.cosine.map((row) => row[p])), 1]);
   const path = one.orbit.map((row) => [row[2 * p], row[2 * p + 1]]), xs = path.map((q) => q[0]), ys = path.map((q) => q[1]);
   const span = Math.max(Math.max(...xs) - Math.min(...xs), (Math.max(...ys) - Math.min(...ys)) * (w / h), 1e-9);

@@ -1,7 +1,7 @@
 "use strict";
 // The problem as people think of it, one drawing for each kind, and the tokens with what the model makes of them.
 
-const CELL = 26, LINE = 20;
+const LINE = 20, MOST_LETTERS = 9;
 
 // What a probe reads at a position after a step: {label, right, sure}; null where there is none.
 function reading(quantity, step, position) {
@@ -96,45 +96,58 @@ function drawGraph() {
   const nodes = example().problem.nodes, byDepth = {}, at = {};
   nodes.forEach((node) => (byDepth[node.depth] = byDepth[node.depth] || []).push(node));
   const depths = Object.keys(byDepth).map(Number).sort((a, b) => a - b), wide = Math.max(...depths.map((d) => byDepth[d].length));
-  const w = 132, h = 74, picture = sv("svg", { width: wide * w, height: depths.length * h, role: "img", "aria-label": "Which parameter is defined by which" });
+  const w = 152, h = 74, picture = sv("svg", { width: wide * w, height: depths.length * h, role: "img", "aria-label": "Which parameter is defined by which" });
   depths.forEach((depth, row) => byDepth[depth].forEach((node, i) => (at[node.name] = [(i + 0.5 + (wide - byDepth[depth].length) / 2) * w, row * h + 30])));
   nodes.forEach((node) => node.uses.filter((used) => at[used]).forEach((used) =>
     picture.append(sv("line", { x1: at[used][0], y1: at[used][1] + 20, x2: at[node.name][0], y2: at[node.name][1] - 22, class: "edge" + (node.needed ? " needed" : "") }))));
   nodes.forEach((node) => {
-    const [x, y] = at[node.name], says = answerAt(node.place), query = node.name === example().problem.query;
-    const group = sv("g", { class: "node" + (node.needed ? " known" : "") + (query ? " query" : ""), onclick: () => node.place >= 0 && go({ position: node.place }) },
-      sv("rect", { x: x - 60, y: y - 22, width: 120, height: 44, rx: 6 }), sv("text", { x, y: y - 5 }, node.name + (query ? "?" : "") + " = " + (node.value === null ? "·" : node.value)),
-      sv("text", { x, y: y + 13, class: "small " + says.verdict }, says.text ? "says " + says.text + " " + MARK[says.verdict] : node.needed ? "not asked" : "not needed"));
+    const [x, y] = at[node.name], query = node.name === example().problem.query, told = toldOf(node, query);
+    const group = sv("g", { class: "node" + (told.right ? " known" : "") + (query ? " query" : ""), onclick: () => node.place >= 0 && go({ position: node.place }) },
+      sv("rect", { x: x - 70, y: y - 22, width: 140, height: 44, rx: 6 }), sv("text", { x, y: y - 5 }, node.name + (query ? "?" : "") + " = " + (told.right ? node.value + " ●" : "·")),
+      sv("text", { x, y: y + 13, class: "small " + (told.text ? (told.right ? "right" : "wrong") : "") }, told.text ? told.text + (told.right ? " ✓" : " ✗, it is " + node.value) : node.needed ? "true value " + node.value : "not needed"));
     group.append(sv("title", {}, node.name + " := " + node.text));
     picture.append(group);
   });
   return picture;
 }
 
+// What is known of a parameter's value: at the question what the model answers, where it is defined what a probe reads.
+function toldOf(node, query) {
+  if (query) {
+    const at = answerAt(node.place);
+    return { text: "says " + at.text, right: at.verdict === "right" };
+  }
+  const read = node.place >= 0 && reading("value named here", stepOf(view.model), node.place);
+  return read && read.sure ? { text: "reads " + read.label, right: read.right } : { text: "", right: false };
+}
+
 function arc(from, to, base, up, attributes) {
-  const x1 = (from + 0.5) * CELL, x2 = (to + 0.5) * CELL, lift = Math.min(100, 16 + Math.abs(x2 - x1) / 3.2) * (up ? -1 : 1);
+  const x1 = (from + 0.5) * cells.wide, x2 = (to + 0.5) * cells.wide, lift = Math.min(100, 16 + Math.abs(x2 - x1) / 3.2) * (up ? -1 : 1);
   return sv("path", { d: "M" + x1 + " " + base + " C" + x1 + " " + (base + lift * 1.33) + " " + x2 + " " + (base + lift * 1.33) + " " + x2 + " " + base, ...attributes });
 }
 
 // The tokens in a line: above them the true hops from the chosen position, below them what the model says, and where it
 // looks. The cells are made once for each example, and then changed in place.
 let cells = { key: null };
+const short = (text) => (shown(text).length > MOST_LETTERS ? shown(text).slice(0, MOST_LETTERS - 1) + "…" : shown(text));
 
 function makeStrip() {
   const one = example(), hops = one.problem.kind === "phop", top = hops ? 128 : 12, base = top + 3 * LINE + 6;
-  const picture = sv("svg", { width: one.tokens.length * CELL, height: base + 110, role: "img" }), overlay = sv("g");
+  const used = new Set([...one.tokens, ...one.looks.flatMap((seen) => seen.choices.flatMap((ids) => ids.filter((_, i) => i % DATA.top === 0)))]);
+  const wide = Math.max(26, 10 + 8.5 * Math.max(...[...used].map((id) => short(word(id)).length)));
+  const picture = sv("svg", { width: one.tokens.length * wide, height: base + 110, role: "img" }), overlay = sv("g");
   const made = one.tokens.map((token, i) => {
-    const x = (i + 0.5) * CELL, box = sv("rect", { x: i * CELL + 1, y: top + LINE + 6, width: CELL - 2, height: LINE + 10, rx: 4 });
+    const x = (i + 0.5) * wide, box = sv("rect", { x: i * wide + 1, y: top + LINE + 6, width: wide - 2, height: LINE + 10, rx: 4 });
     const says = sv("text", { x, y: top + LINE + 21 }), mark = sv("text", { x, y: top + LINE + 33 }), title = sv("title");
-    const group = sv("g", { "data-position": i, onclick: () => go({ position: i }) }, sv("rect", { x: i * CELL + 1, y: top, width: CELL - 2, height: LINE + 2, rx: 4 }),
-      sv("text", { x, y: top + 16 }, shown(word(token)).slice(0, 4)), box, says, mark, title);
+    const group = sv("g", { "data-position": i, onclick: () => go({ position: i }) }, sv("rect", { x: i * wide + 1, y: top, width: wide - 2, height: LINE + 2, rx: 4 }),
+      sv("text", { x, y: top + 16 }, short(word(token))), box, says, mark, title);
     picture.append(group);
     return { group, box, says, mark, title };
   });
   picture.append(overlay);
   $("strip").replaceChildren(picture);
-  $("strip").scrollLeft = (view.position + 2) * CELL - $("strip").clientWidth;
-  cells = { key: one, made, overlay, picture, top, base };
+  $("strip").scrollLeft = (view.position + 2) * wide - $("strip").clientWidth;
+  cells = { key: one, made, overlay, picture, top, base, wide };
 }
 
 function drawStrip() {
@@ -147,14 +160,14 @@ function drawStrip() {
     cell.group.setAttribute("class", "token" + (i === view.position ? " chosen" : "") + (stops.indexOf(i) > 0 ? " stop" : ""));
     cell.box.setAttribute("class", "says " + at.verdict);
     cell.box.style.fillOpacity = (0.25 + 0.75 * at.probabilities[0]).toFixed(2);
-    cell.says.textContent = shown(at.answer).slice(0, 4);
+    cell.says.textContent = short(at.answer);
     cell.mark.setAttribute("class", "small " + at.verdict);
     cell.mark.textContent = MARK[at.verdict];
     cell.title.textContent = "position " + i + ": reads " + shown(word(one.tokens[i])) + ", says " + spoken(at);
   });
   const arcs = [], marks = [];
   if (hops) stops.slice(1).forEach((to, i) => {
-    const hop = i + 1, yes = known[hop] ? " known" : "", x = (to + 0.5) * CELL;
+    const hop = i + 1, yes = known[hop] ? " known" : "", x = (to + 0.5) * cells.wide;
     if (to < 0 || to === stops[i]) return;
     arcs.push(arc(stops[i], to, top - 2, true, { class: "hop" + yes }));
     marks.push(sv("g", { class: "hopmark" + yes, "data-hop": hop }, sv("circle", { cx: x, cy: top - 10, r: 8.5 }), sv("text", { x, y: top - 6 }, String(hop))));
@@ -162,7 +175,7 @@ function drawStrip() {
   attentionFrom(view.position).forEach(([to, weight]) => {
     if (weight < 0.02) return;
     arcs.push(arc(view.position, to, base + 2, false, { class: "look", "stroke-width": (0.8 + 4 * weight).toFixed(2), "stroke-opacity": (0.3 + 0.7 * weight).toFixed(2) }));
-    if (weight >= 0.1) marks.push(sv("text", { x: (to + 0.5) * CELL, y: base + 13, class: "small looked" }, Math.round(100 * weight) + "%"));
+    if (weight >= 0.1) marks.push(sv("text", { x: (to + 0.5) * cells.wide, y: base + 13, class: "small looked" }, Math.round(100 * weight) + "%"));
   });
   overlay.replaceChildren(...arcs, ...marks);
 }
