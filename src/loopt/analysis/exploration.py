@@ -176,9 +176,7 @@ class Exploration:
         used = sorted({*tokens, *seen, *(label for label in labels if label != IGNORE)})
         return [self.word(token) for token in used], {token: i for i, token in enumerate(used)}
 
-    def _describe_look(
-        self, one: Subject, latents: Latents, ids: dict[int, int], right: list[int], looks: int
-    ) -> Data:
+    def _describe_look(self, one: Subject, latents: Latents, ids: dict[int, int], right: list[int], looks: int) -> Data:
         choices = [[[ids[token] for token in row] for row in answer.choices] for answer in latents.answers]
         orbit, variance = latents.orbit()
         states = [one.model.final_norm(x.to(one.model.token_embedding.weight.dtype)) for x in latents.states]
@@ -241,5 +239,3 @@ def _packed(latents: Latents) -> dict[str, Any]:
         "index": base64.b64encode(index.tobytes()).decode(),
         "weight": base64.b64encode(weight.tobytes()).decode(),
     }
-
-

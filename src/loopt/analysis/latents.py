@@ -125,9 +125,7 @@ def steps_trained(model: LoopedTransformer) -> int:
 Passes = tuple[Pass, ...]
 
 
-def _steps(
-    model: LoopedTransformer, loops: int | None
-) -> tuple[Literal["loop", "layer"], Passes, Passes, Passes]:
+def _steps(model: LoopedTransformer, loops: int | None) -> tuple[Literal["loop", "layer"], Passes, Passes, Passes]:
     """Returns what a step is, and the passes before the steps, the steps, and those behind them."""
     plan = model.config.plan
     if all(block.loops == 1 for block in plan.blocks):

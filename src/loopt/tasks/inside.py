@@ -130,7 +130,12 @@ def _columns(task: Addition, tokens: list[int]) -> Quantities:
         if position < len(tokens):
             carry[position] = carried
     digits = [IGNORE] * equals + [IGNORE if label == END else label for label in answer[equals:]]
-    return {"column so far, ones": ones, "column so far, tens": tens, "carry into it": carry, "digit of the sum": digits}
+    return {
+        "column so far, ones": ones,
+        "column so far, tens": tens,
+        "carry into it": carry,
+        "digit of the sum": digits,
+    }
 
 
 def _sum_on_paper(task: Addition, tokens: list[int]) -> dict[str, Any]:

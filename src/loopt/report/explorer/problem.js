@@ -37,7 +37,7 @@ function drawProblem() {
   const draw = { phop: drawLadder, addition: drawSum, group: drawTree, igsm: drawGraph }[example().problem.kind];
   const drawn = draw && draw();
   $("problem").replaceChildren(...(drawn ? [drawn] : []));
-  const read = model().probes.length ? "Filled and ●: a linear probe reads it rightly from the state at this position. " : "";
+  const read = model().probes.length && draw && draw !== drawSum ? "Filled and ●: a linear probe reads it rightly from the state at this position. " : "";
   $("legend").textContent = read + "Below each token: what the model would answer there now, ✓ right or ✗ wrong. Arcs below: where it looks from the chosen position.";
 }
 
