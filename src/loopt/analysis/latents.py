@@ -84,7 +84,8 @@ def look_inside(
 ) -> Latents:
     """Runs a model on one example and keeps what happens; of the attention of each position, the ``looks`` positions
     that get most. ``loops`` may be more than it was trained with. ``start`` is a token that the model reads first and
-    that is no part of the example: a built model's #. Past a ``deadline`` of time.monotonic() it raises TimeoutError."""
+    that is no part of the example: a built model's #. Past a ``deadline`` of time.monotonic() it raises a
+    TimeoutError."""
     hidden = 0 if start is None else 1
     ids = torch.tensor([[*([] if start is None else [start]), *tokens]], device=model.token_embedding.weight.device)
     seen: list[tuple[Tensor, Tensor]] = []

@@ -32,10 +32,10 @@ INTRODUCTIONS = {
     "group": "The model reads elements of a group and has to multiply them all. Move the slider: each loop runs the "
     "same layers again, and fills the partial products that can by then be read from the model's state.",
     "igsm": "The model reads definitions of parameters, of which some use others, and is asked for the value of one, "
-    "marked with “?”. Move the slider: each loop runs the same layers again, and each parameter shows what the model "
-    "would say where it is defined, or asked for.",
-    "text": "The model reads a text. Move the slider: each loop runs the same layers again, and below each token stands "
-    "the one that the model would expect next if it stopped there.",
+    "marked with “?”. Move the slider: each loop runs the same layers again, and fills the parameters whose value "
+    "can by then be read from the model's state where they are defined; of the one that is asked for, what it answers.",
+    "text": "The model reads a text. Move the slider: each loop runs the same layers again, and below each token "
+    "stands the one that the model would expect next if it stopped there.",
     "tokens": "The model reads a problem. Move the slider: each loop runs the same layers again, and below each token "
     "stands what the model would answer there if it stopped.",
 }
