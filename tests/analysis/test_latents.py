@@ -42,9 +42,7 @@ def test_without_loops_a_step_is_a_layer_and_the_last_is_the_model() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"n_kv_heads": 2}, {"positions": "learned"}], ids=str)
-def test_attention_is_causal_sums_to_one_and_explains_the_output(options: dict[str, object]) -> None:
-    if "n_kv_heads" in options and "n_kv_heads" not in ModelConfig.__dataclass_fields__:
-        pytest.skip("this model has as many heads of keys as of queries")
+def test_attention_is_causal_and_sums_to_one(options: dict[str, object]) -> None:
     inside = look_inside(build("2x2", **options), TOKENS, looks=len(TOKENS))
     assert inside.looked_at.shape == (2, 2, 4, 6, 6)
     assert inside.look_weights.sum(-1) == pytest.approx(torch.ones(2, 2, 4, 6), abs=1e-5)
@@ -77,7 +75,7 @@ def test_states_are_those_of_the_walk() -> None:
     model = build("2x3")
     states = look_inside(model, TOKENS).states
     for state, normed in zip(states, states_by_step(model, torch.tensor([TOKENS])), strict=True):
-        assert model.final_norm(state.float()) == pytest.approx(normed[0], abs=1e-5)
+        assert model.final_norm(state.float()).detach() == pytest.approx(normed[0], abs=1e-5)
 
 
 def latents_of(path: torch.Tensor) -> Latents:

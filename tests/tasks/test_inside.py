@@ -19,7 +19,7 @@ TASKS: list[Task] = [
     GroupComposition(group="S3", n=7, supervision="every"),
     IGSM(modulus=5),
     IGSM(modulus=3, law="even", statements=3, needed=(1, 3), supervision="every"),
-    VariableAssignment(depth=1, variables=3, letters=4, largest=4, shots=2),
+    VariableAssignment(depth=1, variables=3, letters=8, largest=4, shots=2),
 ]
 
 

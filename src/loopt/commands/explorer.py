@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
@@ -59,6 +60,23 @@ def gather(options: Options) -> Exploration:
 
 def show(options: Options, arguments: list[str]) -> int:
     """Writes the page, or serves it until the user stops it."""
+    models, page = make_page(options, arguments)
+    if options.page:
+        out = options.out or (options.runs[0] if options.runs else Path()) / "thoughts.html"
+        with explain_os_errors(f"write {out}"):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(out, page)
+        screen().print(f"Wrote {printable(out)}, {len(page.encode()) / 1e6:.1f} MB: open it in a browser")
+    if options.serve:
+        with make_server(options.port, models, page) as server:
+            screen().print(f"Serving {server.address} on this machine only; Ctrl-C stops it")
+            with contextlib.suppress(KeyboardInterrupt):
+                server.serve_forever()
+    return 0
+
+
+def make_page(options: Options, arguments: list[str]) -> tuple[Exploration, str]:
+    """Returns the models that the options name, with their probes, and the page that shows them."""
     require(1 <= options.examples <= 20, "examples", options.examples, "1 to 20", InputError)
     require(0 <= options.probe_examples <= 100_000, "probe_examples", options.probe_examples, "0 to 100000", InputError)
     require(0 <= options.port <= 65535, "port", options.port, "0 to 65535", InputError)
@@ -79,15 +97,19 @@ def show(options: Options, arguments: list[str]) -> int:
             version=__version__,
             serve=options.serve,
         )
-    if options.page:
-        out = options.out or (options.runs[0] if options.runs else Path()) / "thoughts.html"
-        with explain_os_errors(f"write {out}"):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(out, page)
-        screen().print(f"Wrote {printable(out)}, {len(page.encode()) / 1e6:.1f} MB: open it in a browser")
-    if options.serve:
-        _serve(options, models, page)
-    return 0
+    return models, page
+
+
+def make_server(port: int, models: Exploration, page: str) -> ExplorerServer:
+    """Returns a server of the page that has the models read what is typed into it."""
+
+    def think(text: str, seconds: float) -> dict[str, object]:
+        return models.describe([("typed", models.encode(text))], seconds)[0]
+
+    try:
+        return ExplorerServer(port, page, think, models.allowed)
+    except OSError as error:
+        raise InputError(f"port={port}: {error.strerror}; --port 0 takes any that is free") from None
 
 
 def _shipped(options: Options) -> Exploration:
@@ -162,19 +184,3 @@ def _title(models: Exploration) -> str:
             return f"Products in {group}, loop by loop"
         case task:
             return f"{TITLES.get(task.name, task.name)}, loop by loop"
-
-
-def _serve(options: Options, models: Exploration, page: str) -> None:
-    def think(text: str, seconds: float) -> dict[str, object]:
-        return models.describe([(text[:24], models.encode(text))], seconds)[0]
-
-    try:
-        server = ExplorerServer(options.port, page, think, models.allowed)
-    except OSError as error:
-        raise InputError(f"port={options.port}: {error.strerror}; --port 0 takes any that is free") from None
-    with server:
-        screen().print(f"Serving {server.address} on this machine only; Ctrl-C stops it")
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            screen().print("Stopped")

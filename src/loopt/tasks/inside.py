@@ -45,7 +45,7 @@ def asked(task: Task, tokens: Sequence[int]) -> list[int]:
     """Returns the right label at each position that the task trains, IGNORE at the others."""
     labels = task.solve(tokens)
     if getattr(task, "supervision", "every") == "every":
-        return labels
+        return [*_values_so_far(task, list(tokens))[:-1], labels[-1]] if isinstance(task, IGSM) else labels
     begin = list(tokens).index(EQUALS) if isinstance(task, Addition) else len(labels) - 1
     return [IGNORE] * begin + labels[begin:]
 

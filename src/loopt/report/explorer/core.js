@@ -132,7 +132,7 @@ async function think(text, keepView) {
     const reply = await fetch("think", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ input: text }) });
     const answer = await reply.json();
     if (!reply.ok) { $("said").textContent = answer.error; return; }
-    DATA.examples.push({ ...answer, typed: text });
+    DATA.examples.push({ ...answer, typed: text, title: "typed: " + text.slice(0, 24) });
     $("said").textContent = "";
     view.example = DATA.examples.length - 1;
     if (!keepView) view.position = answer.ask;
