@@ -35,6 +35,7 @@ class ExplorerServer(ThreadingHTTPServer):
     """Serves one page, and what the models make of what is typed into it."""
 
     daemon_threads = True
+    request_queue_size = 2 * MOST_CONNECTIONS
 
     def __init__(self, port: int, page: str, think: Think, allowed: str, seconds: float = THINKING_SECONDS) -> None:
         self.page, self.think, self.allowed, self.seconds = page.encode(), think, allowed, seconds
