@@ -56,14 +56,15 @@ def test_the_examples_in_the_docstrings_hold() -> None:
 def test_answers_are_those_of_thoughts_and_right_is_what_the_solver_says() -> None:
     models = explored()
     assert [one["steps"] for one in models.describe_models()] == [5, 3]  # without loops there are no more than layers
-    for (_, tokens), data in zip(
-        draw_examples(TASK, 4, 2), models.describe(draw_examples(TASK, 4, 2)), strict=True
-    ):
+    for (_, tokens), data in zip(draw_examples(TASK, 4, 2), models.describe(draw_examples(TASK, 4, 2)), strict=True):
         assert data["tokens"] == tokens
         assert data["right"] == TASK.solve(tokens)
         look = data["looks"][0]
         for answer, choices, probabilities in zip(
-            answers_by_loop(models.subjects[0].model, tokens, 5, TOP), look["choices"], look["probabilities"], strict=True
+            answers_by_loop(models.subjects[0].model, tokens, 5, TOP),
+            look["choices"],
+            look["probabilities"],
+            strict=True,
         ):
             assert choices == [token for row in answer.choices for token in row]
             assert probabilities == pytest.approx([p for row in answer.probabilities for p in row], abs=6e-5)

@@ -184,7 +184,9 @@ def test_it_fits_a_desk_and_a_phone_by_day_and_by_night(
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert ground == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 26)")
-    small = page.evaluate("[...document.querySelectorAll('.controls button')].filter((b) => b.offsetHeight < 32).length")
+    small = page.evaluate(
+        "[...document.querySelectorAll('.controls button')].filter((b) => b.offsetHeight < 32).length"
+    )
     assert small == 0
     assert len(page.screenshot()) > 10_000
     tab.close()

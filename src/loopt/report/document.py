@@ -12,9 +12,10 @@ from loopt.report.page_style import STYLE, colored_by_page
 from loopt.report.sheet import Sheet
 
 MORE_STYLE = """
-body { max-width: 60rem }
-.figures td, .figures th { white-space: nowrap; font-size: .9rem }
-.figures td.text { text-align: left; white-space: normal; min-width: 10rem }
+body { max-width: 68rem }
+.figures td, .figures th { font-size: .88rem; padding: .3rem .6rem }
+.figures th:first-child { white-space: nowrap }
+.figures .text { text-align: left }
 """
 
 
@@ -84,15 +85,17 @@ def to_html(document: Document) -> str:
         '<!doctype html>\n<html lang="en"><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        f"<title>{title}</title><style>{STYLE}{MORE_STYLE}</style>\n<h1>{title}</h1>\n" + "\n".join(parts) + "\n</html>\n"
+        f"<title>{title}</title><style>{STYLE}{MORE_STYLE}</style>\n<h1>{title}</h1>\n"
+        + "\n".join(parts)
+        + "\n</html>\n"
     )
 
 
 def to_markdown(document: Document, place: Path) -> str:
     """Returns the document as Markdown for the file ``place``, from which it links to its figures."""
-    parts = [f"# {document.title}", *(_markdown(block, place) for block in document.blocks)]
+    parts = [f"# {_plain(document.title)}", *(_markdown(block, place) for block in document.blocks)]
     for section in document.sections:
-        parts += [f"## {section.title}", *(_markdown(block, place) for block in section.blocks)]
+        parts += [f"## {_plain(section.title)}", *(_markdown(block, place) for block in section.blocks)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -107,7 +110,7 @@ def _html(block: Block) -> str:
             return f"<figure>{drawing}<figcaption>{escape(caption)}</figcaption></figure>"
         case Grid(header, rows, note, of_text, marked):
             kind = ' class="text"' if of_text else ""
-            head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
+            head = "".join(f"<th{kind}>{escape(cell)}</th>" for cell in header)
             body = "".join(
                 f"<tr{' class=looped' if i in marked else ''}><th>{escape(row[0])}</th>"
                 + "".join(f"<td{kind}>{escape(cell)}</td>" for cell in row[1:])

@@ -10,7 +10,7 @@ from loopt.errors import InputError
 from loopt.files import read_json
 from loopt.report.document import Block, Code, Document, Grid, Paragraph, Picture, Section, grid_of
 from loopt.report.training_curves import draw_training_curves
-from loopt.reproduce.experiment import Experiment, Scale
+from loopt.reproduce.experiment import Experiment, Job, Scale
 from loopt.reproduce.language_measurement import LanguageMeasurement
 from loopt.reproduce.rendering import build_sheets, write_experiment
 from loopt.runs import Run, codec
@@ -29,14 +29,15 @@ def experiment_document(experiment: Experiment, scale: Scale, results: Path, fig
     folder = results / experiment.folder / scale
     files = {path.stem: read_json(path) for path in sorted(folder.glob("*-seed*.json"))}
     if not files:
-        raise InputError(f"{folder}: has no result files; `loopt reproduce {experiment.name} --scale {scale}` makes them")
+        raise InputError(
+            f"{folder}: has no result files; `loopt reproduce {experiment.name} --scale {scale}` makes them"
+        )
     tables: list[Block] = []
     for sheet in build_sheets(experiment, scale, results).values():
         tables += [Paragraph(sheet.title), grid_of(sheet)]
     drawn = [path for path in write_experiment(experiment, scale, results, figures) if path.suffix == ".svg"]
     if not isinstance(experiment.measurement, LanguageMeasurement):
-        curves = {name: [(step, 100 * value) for step, value, _ in file["curve"]] for name, file in files.items()}
-        drawn += _drawn(curves, "validation accuracy, %", figures)
+        drawn += _training_drawn(experiment, scale, results, figures)
     configs = {name: file["config"] for name, file in files.items()}
     facts = {name: file["result"] for name, file in files.items()}
     return Document(
@@ -52,6 +53,19 @@ def experiment_document(experiment: Experiment, scale: Scale, results: Path, fig
             Section("Environment", [_environment(facts)]),
         ],
     )
+
+
+def _training_drawn(experiment: Experiment, scale: Scale, results: Path, figures: Path) -> list[Path]:
+    """Returns a figure for each variant, of the first seed of every row."""
+    drawn = []
+    for variant in experiment.variants:
+        curves: Curves = {}
+        for row in experiment.rows:
+            found = Job(experiment, scale, row, variant, seed=0).read_result(results)
+            if found is not None:
+                curves[row.label] = [(step, 100 * value) for step, value, _ in found["curve"]]
+        drawn += _drawn(curves, "validation accuracy, %", figures, f"training-{variant}" if variant else "training")
+    return drawn
 
 
 def runs_document(folder: Path, figures: Path) -> Document:
@@ -97,7 +111,7 @@ def _metrics_drawn(runs: Mapping[str, Run], figures: Path) -> list[Path]:
     return drawn
 
 
-def _drawn(curves: Curves, quality: str, figures: Path, name: str = "training") -> list[Path]:
+def _drawn(curves: Curves, quality: str, figures: Path, name: str) -> list[Path]:
     """Returns the SVG file of the curves that have points, or nothing where none has."""
     curves = {run: points for run, points in curves.items() if points}
     return draw_training_curves(curves, quality, figures, name)[:1] if curves else []
@@ -122,7 +136,9 @@ def _flat(config: Any, prefix: str = "") -> dict[str, str]:
     if isinstance(config, Mapping):
         parts = (_flat(value, f"{prefix}{name}.") for name, value in config.items())
         return {name: value for part in parts for name, value in part.items()}
-    written = " ".join(map(str, config)) if isinstance(config, Sequence) and not isinstance(config, str) else str(config)
+    written = (
+        " ".join(map(str, config)) if isinstance(config, Sequence) and not isinstance(config, str) else str(config)
+    )
     return {} if config is None else {prefix.rstrip("."): written}
 
 
