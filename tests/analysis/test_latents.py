@@ -54,7 +54,7 @@ def test_a_first_layer_looks_where_its_queries_and_keys_say() -> None:
     model = build("1x1", positions="learned")
     weights = look_inside(model, TOKENS, looks=6)
     layer = model.loop.layers[0]
-    x = layer.attention_norm(model.embed(torch.tensor([TOKENS])))[0]  # type: ignore[union-attr, operator]
+    x = layer.attention_norm(model.embed(torch.tensor([TOKENS])))[0]  # type: ignore[operator]
     qkv = layer.attention.qkv(x).view(6, 12, 4)  # type: ignore[union-attr, operator]
     for head in range(4):
         scores = qkv[:, head] @ qkv[:, 4 + head].T / math.sqrt(4)
