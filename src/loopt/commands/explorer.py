@@ -69,7 +69,7 @@ def show(options: Options, arguments: list[str]) -> int:
         screen().print(f"Wrote {printable(out)}, {len(page.encode()) / 1e6:.1f} MB: open it in a browser")
     if options.serve:
         with make_server(options.port, models, page) as server:
-            screen().print(f"Serving {server.address} on this machine only; Ctrl-C stops it")
+            print(f"Serving {server.address} on this machine only; Ctrl-C stops it", flush=True)
             with contextlib.suppress(KeyboardInterrupt):
                 server.serve_forever()
     return 0
