@@ -32,15 +32,14 @@ def test_the_token_itself_is_read_from_the_input_and_what_takes_hops_is_not() ->
         assert 0 <= score.control <= 1
 
 
-def test_a_probe_scores_on_random_labels_what_chance_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = torch.Generator().manual_seed(0)
-
-    def random_labels(task: PHop, tokens: list[int]) -> dict[str, list[int]]:
+def test_labels_that_do_not_follow_from_the_state_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def labels_of_their_own(task: PHop, tokens: list[int]) -> dict[str, list[int]]:
+        generator = torch.Generator().manual_seed(int("".join(map(str, tokens))))
         return {"noise": torch.randint(4, (len(tokens),), generator=generator).tolist()}
 
-    monkeypatch.setattr(probes, "quantities", random_labels)
-    for score in fit_probes(untrained(), TASK, examples=128).scores:
-        assert score.accuracy == pytest.approx(0.25, abs=0.06)  # fitted on the examples it is measured on it has more
+    monkeypatch.setattr(probes, "quantities", labels_of_their_own)
+    found = [score.accuracy for score in fit_probes(untrained(), TASK, examples=8).scores]
+    assert sum(found) / len(found) < 0.4  # on the examples that it was fitted on, a probe reads over half of them
 
 
 def test_the_control_task_gives_equal_tokens_equal_labels_and_uses_all() -> None:
