@@ -14,6 +14,7 @@ import pytest
 from browser import Tab, opened_browser
 from loopt.analysis import answers_by_loop
 from loopt.analysis.exploration import Exploration, draw_examples
+from loopt.analysis.latents import look_inside
 from loopt.commands.explorer import make_page, make_server
 from loopt.commands.thoughts import Options
 from loopt.report.explorer.server import ExplorerServer
@@ -137,6 +138,7 @@ def test_keys_move_loops_positions_models_and_heads(shown: Shown, tab: Tab) -> N
 def test_an_address_restores_the_whole_view(shown: Shown, tab: Tab) -> None:
     page = tab.open(shown.file)
     page.evaluate("go({example: 1, model: 2, step: 3, position: 17, head: 1})")
+    page.wait_for_url("**#*position=17*")
     address, text = page.url, page.locator("main").inner_text()
     again = tab.open(address)
     assert again.locator("main").inner_text() == text
@@ -154,6 +156,18 @@ def test_a_cell_and_a_matrix_choose_where_to_look(shown: Shown, tab: Tab) -> Non
     assert page.evaluate("view.position") < 4
 
 
+def test_arcs_show_where_the_position_under_the_mouse_looks(shown: Shown, tab: Tab) -> None:
+    page = tab.open(f"{shown.file}#step=4&head=3")
+    chosen = page.evaluate("cells.looks.innerHTML")
+    page.locator(".token").nth(25).hover()
+    assert page.evaluate("cells.looks.innerHTML") != chosen
+    strongest = page.evaluate("Math.max(...attentionFrom(25).map(([, weight]) => weight))")
+    seen = look_inside(shown.models.subjects[LOOPED].model, draw_examples(task(), 0, 1)[0][1])
+    assert strongest == pytest.approx(float(seen.look_weights[3, 0, 3, 25, 0]), abs=0.003)
+    page.locator("h1").hover()
+    assert page.evaluate("cells.looks.innerHTML") == chosen
+
+
 def test_what_is_typed_is_run_and_what_is_wrong_is_said(shown: Shown, tab: Tab) -> None:
     page = tab.open(shown.server.address)
     page.locator("#typed").fill(WORD)
@@ -163,6 +177,7 @@ def test_what_is_typed_is_run_and_what_is_wrong_is_said(shown: Shown, tab: Tab) 
     answers = answers_by_loop(shown.models.subjects[LOOPED].model, tokens, 8)
     written = page.locator("#grid tr[data-step='4'] td").all_inner_texts()
     assert [cell[0] for cell in written] == [task().vocabulary[choices[0]] for choices in answers[3].choices]
+    page.wait_for_url("**#*input=*")
     address = page.url
     page.locator("#typed").fill("xyz <b>")
     page.keyboard.press("Enter")

@@ -6,7 +6,7 @@ const DATA = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";
 const $ = (id) => document.getElementById(id);
 const view = { example: 0, model: 0, step: 1, position: 0, head: -1, layer: 0 };
-let playing = null;
+let playing = null, addressing = null;
 
 function make(space, tag, attributes, children) {
   const node = space ? document.createElementNS(space, tag) : document.createElement(tag);
@@ -81,6 +81,11 @@ function render() {
   document.querySelectorAll("#models button").forEach((b, i) => b.setAttribute("aria-pressed", String(i === view.model)));
   $("summary").textContent = summary();
   drawProblem(); drawStrip(); drawGrid(); drawSides(); drawAttention(); drawMovement(); drawProbes();
+  clearTimeout(addressing);
+  addressing = setTimeout(keepAddress, 100);  // once the slider rests: browsers take few changes of an address a second
+}
+
+function keepAddress() {
   const keep = new URLSearchParams(Object.entries(view).map(([k, v]) => [k, String(v)]));
   if (example().typed) keep.set("input", example().typed);
   history.replaceState(null, "", "#" + keep);

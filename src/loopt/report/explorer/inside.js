@@ -56,14 +56,19 @@ function drawMatrix(canvas, head) {
     eachLook(head, row, (to, weight) => { pixels[row * rows + to] = shade[Math.round(255 * weight)]; });
   }
   context.putImageData(picture, 0, 0);
-  canvas.onclick = (event) => go({ head, position: clamp(Math.floor((event.offsetY / canvas.clientHeight) * rows), 0, rows - 1) });
+}
+
+function makeMatrix(head) {
+  const canvas = el("canvas", { role: "img" }), rows = () => example().tokens.length;
+  const at = (offset, size) => clamp(Math.floor((offset / size) * rows()), 0, rows() - 1);
+  canvas.onclick = (event) => go({ head, position: at(event.offsetY, canvas.clientHeight) });
   canvas.onmousemove = (event) => {
-    const at = (offset, size) => clamp(Math.floor((offset / size) * rows), 0, rows - 1);
     const row = at(event.offsetY, canvas.clientHeight), column = at(event.offsetX, canvas.clientWidth);
     let weight = 0;
     eachLook(head, row, (to, w) => { if (to === column) weight = w; });
     canvas.title = "from position " + row + " to " + column + ": " + percent(weight);
   };
+  return el("figure", {}, canvas, el("figcaption"));
 }
 
 function strongest(head) {
@@ -81,15 +86,22 @@ function drawAttention() {
   $("heads").replaceChildren("heads ", ...Array.from({ length: one.heads + 1 }, (_, i) => el("button", { type: "button", "aria-pressed": String(i - 1 === view.head), onclick: () => go({ head: i - 1 }) }, i ? String(i) : "all")));
   box.hidden = !kept;
   if (!kept) return;
-  if (box.children.length !== one.heads) box.replaceChildren(...Array.from({ length: one.heads }, () => el("figure", {}, el("canvas", { role: "img" }), el("figcaption"))));
+  if (box.children.length !== one.heads) box.replaceChildren(...Array.from({ length: one.heads }, (_, head) => makeMatrix(head)));
   [...box.children].forEach((figure, head) => {
     const told = "head " + (head + 1) + ": from position " + view.position + " to " + strongest(head);
     figure.classList.toggle("chosen", head === view.head);
     figure.lastChild.textContent = told;
     figure.firstChild.setAttribute("aria-label", told);
-    drawMatrix(figure.firstChild, head);
+    if (matricesSeen) drawMatrix(figure.firstChild, head);
   });
 }
+
+// Pixels are painted while they can be seen.
+let matricesSeen = false;
+new IntersectionObserver((entries) => {
+  matricesSeen = entries[entries.length - 1].isIntersecting;
+  if (matricesSeen) drawAttention();
+}, { rootMargin: "200px" }).observe($("matrices"));
 
 function chart(id, values, name, ends) {
   const w = 300, h = 150, left = 38, bottom = 22, step = stepOf(view.model), one = model();

@@ -38,7 +38,7 @@ function drawProblem() {
   const drawn = draw && draw();
   $("problem").replaceChildren(...(drawn ? [drawn] : []));
   const read = model().probes.length && draw && draw !== drawSum ? "Filled and ●: a linear probe reads it rightly from the state at this position. " : "";
-  $("legend").textContent = read + "Below each token: what the model would answer there now, ✓ right or ✗ wrong. Arcs below: where it looks from the chosen position.";
+  $("legend").textContent = read + "Below each token: what the model would answer there now, ✓ right or ✗ wrong. Arcs below: where it looks from the chosen position, or from the one under the mouse.";
 }
 
 // Which hops can be read after which loop, at the chosen position.
@@ -135,25 +135,25 @@ function makeStrip() {
   const one = example(), hops = one.problem.kind === "phop", top = hops ? 128 : 12, base = top + 3 * LINE + 6;
   const used = new Set([...one.tokens, ...one.looks.flatMap((seen) => seen.choices.flatMap((ids) => ids.filter((_, i) => i % DATA.top === 0)))]);
   const wide = Math.max(26, 10 + 8.5 * Math.max(...[...used].map((id) => short(word(id)).length)));
-  const picture = sv("svg", { width: one.tokens.length * wide, height: base + 110, role: "img" }), overlay = sv("g");
+  const picture = sv("svg", { width: one.tokens.length * wide, height: base + 110, role: "img" }), overlay = sv("g"), looks = sv("g");
   const made = one.tokens.map((token, i) => {
     const x = (i + 0.5) * wide, box = sv("rect", { x: i * wide + 1, y: top + LINE + 6, width: wide - 2, height: LINE + 10, rx: 4 });
     const says = sv("text", { x, y: top + LINE + 21 }), mark = sv("text", { x, y: top + LINE + 33 }), title = sv("title");
-    const group = sv("g", { "data-position": i, onclick: () => go({ position: i }) }, sv("rect", { x: i * wide + 1, y: top, width: wide - 2, height: LINE + 2, rx: 4 }),
+    const group = sv("g", { "data-position": i, onclick: () => go({ position: i }), onmouseenter: () => drawLooks(i), onmouseleave: () => drawLooks(view.position) }, sv("rect", { x: i * wide + 1, y: top, width: wide - 2, height: LINE + 2, rx: 4 }),
       sv("text", { x, y: top + 16 }, short(word(token))), box, says, mark, title);
     picture.append(group);
     return { group, box, says, mark, title };
   });
-  picture.append(overlay);
+  picture.append(overlay, looks);
   $("strip").replaceChildren(picture);
   $("strip").scrollLeft = (view.position + 2) * wide - $("strip").clientWidth;
-  cells = { key: one, made, overlay, picture, top, base, wide };
+  cells = { key: one, made, overlay, looks, picture, top, base, wide };
 }
 
 function drawStrip() {
   const one = example(), step = stepOf(view.model), hops = one.problem.kind === "phop";
   if (cells.key !== one) makeStrip();
-  const { top, base, overlay } = cells, stops = hops ? chain(view.position) : [view.position], known = hops ? knownHops() : [];
+  const { top, overlay } = cells, stops = hops ? chain(view.position) : [view.position], known = hops ? knownHops() : [];
   cells.picture.setAttribute("aria-label", $("summary").textContent);
   cells.made.forEach((cell, i) => {
     const at = said(view.model, step, i);
@@ -172,10 +172,17 @@ function drawStrip() {
     arcs.push(arc(stops[i], to, top - 2, true, { class: "hop" + yes }));
     marks.push(sv("g", { class: "hopmark" + yes, "data-hop": hop }, sv("circle", { cx: x, cy: top - 10, r: 8.5 }), sv("text", { x, y: top - 6 }, String(hop))));
   });
-  attentionFrom(view.position).forEach(([to, weight]) => {
-    if (weight < 0.02) return;
-    arcs.push(arc(view.position, to, base + 2, false, { class: "look", "stroke-width": (0.8 + 4 * weight).toFixed(2), "stroke-opacity": (0.3 + 0.7 * weight).toFixed(2) }));
-    if (weight >= 0.1) marks.push(sv("text", { x: (to + 0.5) * cells.wide, y: base + 13, class: "small looked" }, Math.round(100 * weight) + "%"));
-  });
   overlay.replaceChildren(...arcs, ...marks);
+  drawLooks(view.position);
+}
+
+// Where a position looks: the chosen one, or the one under the mouse.
+function drawLooks(position) {
+  const arcs = [], marks = [], y = cells.base;
+  attentionFrom(position).forEach(([to, weight]) => {
+    if (weight < 0.02) return;
+    arcs.push(arc(position, to, y + 2, false, { class: "look", "stroke-width": (0.8 + 4 * weight).toFixed(2), "stroke-opacity": (0.3 + 0.7 * weight).toFixed(2) }));
+    if (weight >= 0.1) marks.push(sv("text", { x: (to + 0.5) * cells.wide, y: y + 13, class: "small looked" }, Math.round(100 * weight) + "%"));
+  });
+  cells.looks.replaceChildren(...arcs, ...marks);
 }
