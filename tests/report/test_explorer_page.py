@@ -130,6 +130,10 @@ def test_keys_move_loops_positions_models_and_heads(shown: Shown, tab: Tab) -> N
     assert page.evaluate("view.model") == 1
     page.keyboard.press("e")
     assert page.evaluate("view.example") == 1
+    page.locator("#heads button").nth(2).click()
+    assert page.evaluate("document.activeElement.textContent") == "2"  # what was pressed keeps the focus
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("view.step") == 2
     page.locator("#play").click()
     assert "stop" in page.locator("#play").inner_text()
     page.locator("#play").click()

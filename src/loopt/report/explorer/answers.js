@@ -39,7 +39,7 @@ function drawSides() {
       return el("td", { class: at.verdict + (i + 1 === step ? " chosen" : ""), title: percent(at.probabilities[0]), onclick: () => go({ model: which, step: i + 1 }) }, shown(at.answer) + MARK[at.verdict]);
     });
     const told = (asked.length > 1 ? rights + " of " + asked.length + " right" : "");
-    return el("tr", {}, el("th", { scope: "row" }, entry.name, el("small", {}, told)), ...line);
+    return el("tr", {}, el("th", { scope: "row", title: entry.note }, entry.name, el("small", {}, told)), ...line);
   });
   const most = Math.max(...DATA.models.map((entry) => entry.steps));
   $("sides").replaceChildren(el("tr", {}, el("th", {}, "after"), ...Array.from({ length: most }, (_, i) => el("th", {}, String(i + 1)))), ...cells);

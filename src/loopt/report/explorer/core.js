@@ -78,7 +78,7 @@ function render() {
   $("step").setAttribute("aria-valuetext", stepName(view.model, stepOf(view.model)));
   $("stepname").textContent = stepName(view.model, stepOf(view.model));
   $("position").value = view.position;
-  document.querySelectorAll("#models button").forEach((b, i) => b.setAttribute("aria-pressed", String(i === view.model)));
+  chooseFrom($("models"), "", DATA.models.map((m) => m.name), view.model, (i) => go({ model: i }));
   $("summary").textContent = summary();
   drawProblem(); drawStrip(); drawGrid(); drawSides(); drawAttention(); drawMovement(); drawProbes();
   clearTimeout(addressing);
@@ -131,6 +131,12 @@ function listExamples() {
   $("example").value = view.example;
 }
 
+// A row of buttons of which one is pressed; they stay the same elements, so that the focus stays where it is.
+function chooseFrom(box, label, names, pressed, pick) {
+  if (box.childElementCount !== names.length) box.replaceChildren(label, ...names.map((name, i) => el("button", { type: "button", onclick: () => pick(i) }, name)));
+  [...box.children].forEach((button, i) => button.setAttribute("aria-pressed", String(i === pressed)));
+}
+
 async function think(text, keepView) {
   $("said").textContent = "thinking …";
   try {
@@ -148,7 +154,6 @@ async function think(text, keepView) {
 
 function start() {
   $("step").max = Math.max(...DATA.models.map((one) => one.steps));
-  $("models").append(...DATA.models.map((one, i) => el("button", { type: "button", "aria-pressed": "false", title: one.note, onclick: () => go({ model: i }) }, one.name)));
   $("step").addEventListener("input", () => go({ step: Number($("step").value) }));
   $("position").addEventListener("input", () => go({ position: Number($("position").value) || 0 }));
   $("example").addEventListener("change", () => chooseExample(Number($("example").value)));
@@ -161,7 +166,8 @@ function start() {
     $("typing").addEventListener("submit", (event) => { event.preventDefault(); think($("typed").value); });
   }
   document.addEventListener("keydown", (event) => {
-    const busy = event.target.closest("input, select, textarea, button, summary");
+    const field = event.target.closest("input, select, textarea"), slides = field === $("step");
+    const busy = (field && !slides) || (slides && event.key.startsWith("Arrow")) || (event.key === " " && event.target.closest("button"));
     if (busy || event.ctrlKey || event.metaKey || event.altKey || !KEYS[event.key]) return;
     event.preventDefault();
     KEYS[event.key]();

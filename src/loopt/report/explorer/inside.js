@@ -82,8 +82,8 @@ function drawAttention() {
   const one = model(), kept = attention(view.model), box = $("matrices");
   $("noattention").hidden = Boolean(kept);
   $("layers").hidden = one.layers < 2;
-  $("layers").replaceChildren("layer ", ...Array.from({ length: one.layers }, (_, i) => el("button", { type: "button", "aria-pressed": String(i === view.layer), onclick: () => go({ layer: i }) }, String(i + 1))));
-  $("heads").replaceChildren("heads ", ...Array.from({ length: one.heads + 1 }, (_, i) => el("button", { type: "button", "aria-pressed": String(i - 1 === view.head), onclick: () => go({ head: i - 1 }) }, i ? String(i) : "all")));
+  chooseFrom($("layers"), "layer ", Array.from({ length: one.layers }, (_, i) => String(i + 1)), view.layer, (i) => go({ layer: i }));
+  chooseFrom($("heads"), "heads ", ["all", ...Array.from({ length: one.heads }, (_, i) => String(i + 1))], view.head + 1, (i) => go({ head: i - 1 }));
   box.hidden = !kept;
   if (!kept) return;
   if (box.children.length !== one.heads) box.replaceChildren(...Array.from({ length: one.heads }, (_, head) => makeMatrix(head)));
