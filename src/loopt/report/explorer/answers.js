@@ -49,13 +49,18 @@ function drawSides() {
 function drawProbes() {
   const scores = model().probes, names = [...new Set(scores.map((one) => one.quantity))];
   $("probesbox").hidden = !names.length;
-  if (!names.length || $("probes").dataset.model === view.model + "/" + view.step) return;
+  if (!names.length) return;
+  if ($("probes").dataset.model !== String(view.model)) makeProbes(scores, names);
+  [...$("probes").rows[0].cells].forEach((cell) => cell.classList.toggle("chosen", cell.dataset.step === String(stepOf(view.model))));
+}
+
+function makeProbes(scores, names) {
   const steps = [...new Set(scores.map((one) => one.step))];
-  const head = el("tr", {}, el("th", {}, "after " + model().by), ...steps.map((step) => el("th", { class: step === stepOf(view.model) ? "chosen" : "" }, step ? String(step) : "none")), el("th", {}, "control"));
+  const head = el("tr", {}, el("th", {}, "after " + model().by), ...steps.map((step) => el("th", { "data-step": step }, step ? String(step) : "none")), el("th", {}, "control"));
   const rows = names.map((name) => {
     const of = scores.filter((one) => one.quantity === name), last = Math.max(...of.map((one) => one.control));
     return el("tr", {}, el("th", { scope: "row" }, name), ...of.map((one) => el("td", { style: "--share:" + Math.round(100 * one.accuracy) + "%", class: one.accuracy >= DATA.sure ? "share sure" : "share", title: "control task " + percent(one.control) + ", most frequent label " + percent(one.baseline) }, Math.round(100 * one.accuracy) + (one.accuracy >= DATA.sure ? "●" : ""))), el("td", { class: "muted" }, "≤ " + Math.round(100 * last)));
   });
   $("probes").replaceChildren(head, ...rows);
-  $("probes").dataset.model = view.model + "/" + view.step;
+  $("probes").dataset.model = view.model;
 }

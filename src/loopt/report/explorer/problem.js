@@ -36,21 +36,31 @@ function knownInWords() {
 function drawProblem() {
   const draw = { phop: drawLadder, addition: drawSum, group: drawTree, igsm: drawGraph }[example().problem.kind];
   const drawn = draw && draw();
-  $("problem").replaceChildren(...(drawn ? [drawn] : []));
+  if (!drawn) $("problem").replaceChildren();
+  else if ($("problem").firstChild !== drawn) $("problem").replaceChildren(drawn);
   const read = model().probes.length && draw && draw !== drawSum ? "Filled and ●: a linear probe reads it rightly from the state at this position. " : "";
   $("legend").textContent = read + "Below each token: what the model would answer there now, ✓ right or ✗ wrong. Arcs below: where it looks from the chosen position, or from the one under the mouse.";
 }
 
-// Which hops can be read after which loop, at the chosen position.
+// Which hops can be read after which loop, at the chosen position. A step of the slider marks another row.
+let ladder = { key: null };
+
 function drawLadder() {
   if (!model().probes.length) return null;
+  const key = [view.example, view.model, view.position].join("/");
+  if (ladder.key !== key) ladder = { key, table: makeLadder() };
+  [...ladder.table.rows].forEach((row, i) => row.classList.toggle("now", i === stepOf(view.model)));
+  return ladder.table;
+}
+
+function makeLadder() {
   const problem = example().problem, stops = chain(view.position), hops = Array.from({ length: problem.p }, (_, i) => i + 1);
   const letter = (hop) => (stops[hop] >= 0 ? word(example().tokens[stops[hop]]) : "⊥");
   const head = el("tr", {}, el("th", {}, "can be read"), ...hops.map((hop) => el("th", { scope: "col" }, "hop " + hop)));
   const rows = Array.from({ length: model().steps }, (_, i) => {
     const known = knownHops(i + 1), step = i + 1;
     const cells = hops.map((hop) => el("td", { class: (known[hop] ? "known" : "unknown") + " pick" }, (known[hop] ? "● " : "○ ") + letter(hop)));
-    return el("tr", { class: (step === stepOf(view.model) ? "now" : "") + (step === model().trained + 1 ? " beyond" : ""), onclick: () => go({ step }) }, el("th", { scope: "row" }, model().by + " " + step + (step > model().trained ? " +" : "")), ...cells);
+    return el("tr", { class: step === model().trained + 1 ? "beyond" : "", onclick: () => go({ step }) }, el("th", { scope: "row" }, model().by + " " + step + (step > model().trained ? " +" : "")), ...cells);
   });
   return el("table", { class: "cells ladder" }, head, ...rows);
 }
@@ -156,14 +166,17 @@ function drawStrip() {
   const { top, overlay } = cells, stops = hops ? chain(view.position) : [view.position], known = hops ? knownHops() : [];
   cells.picture.setAttribute("aria-label", $("summary").textContent);
   cells.made.forEach((cell, i) => {
-    const at = said(view.model, step, i);
-    cell.group.setAttribute("class", "token" + (i === view.position ? " chosen" : "") + (stops.indexOf(i) > 0 ? " stop" : ""));
+    const at = said(view.model, step, i), kind = "token" + (i === view.position ? " chosen" : "") + (stops.indexOf(i) > 0 ? " stop" : "");
+    const told = "position " + i + ": reads " + shown(word(one.tokens[i])) + ", says " + spoken(at);
+    if (cell.kind !== kind) cell.group.setAttribute("class", cell.kind = kind);
+    if (cell.told === told && cell.verdict === at.verdict) return;
+    Object.assign(cell, { told, verdict: at.verdict });
     cell.box.setAttribute("class", "says " + at.verdict);
     cell.box.style.fillOpacity = (0.25 + 0.75 * at.probabilities[0]).toFixed(2);
-    cell.says.textContent = short(at.answer);
+    if (cell.says.textContent !== short(at.answer)) cell.says.textContent = short(at.answer);
     cell.mark.setAttribute("class", "small " + at.verdict);
-    cell.mark.textContent = MARK[at.verdict];
-    cell.title.textContent = "position " + i + ": reads " + shown(word(one.tokens[i])) + ", says " + spoken(at);
+    if (cell.mark.textContent !== MARK[at.verdict]) cell.mark.textContent = MARK[at.verdict];
+    cell.title.textContent = told;
   });
   const arcs = [], marks = [];
   if (hops) stops.slice(1).forEach((to, i) => {
