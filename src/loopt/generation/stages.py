@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import torch
 
+from loopt.kernels.graphs import captured
+
 WARM_UP = 2
 """Ordinary calls before a graph is captured: kernels have to be compiled and libraries set up first."""
 
@@ -27,9 +29,9 @@ class Stage:
             return
         self._calls += 1
         if self._graph is None and self._calls > WARM_UP:
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph, stream=self._stream):
+            with captured(self._stream) as graph:
                 self._run()
+            self._graph = graph
         with torch.cuda.stream(self._stream):
             if self._graph is None:
                 self._run()

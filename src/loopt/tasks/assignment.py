@@ -265,8 +265,9 @@ class VariableAssignment(Task):
 
 
 class _Reader:
-    """Parses (problem answer newline)* problem;  problem = (variable "=" (number | variable) separator)* question, where
-    a problem without assignments asks about those before."""
+    """Parses (problem answer newline)* problem;  problem = (variable "=" (number | variable) separator)* question.
+
+    A problem without assignments asks about those before."""
 
     def __init__(self, symbols: list[str], rendering: Rendering) -> None:
         self.symbols = symbols

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from loopt.kernels.graphs import captured
 from loopt.model import LoopedTransformer
 from loopt.runs import TrainConfig
 from loopt.training.optim import build_optimizers, learning_rate
@@ -142,9 +143,9 @@ class Learner(ABC):
     def _launch(self, loops: int | None, stream: torch.cuda.Stream) -> None:
         self.calls[loops] += 1
         if loops not in self.graphs and self.calls[loops] > WARM_UP:
-            self.graphs[loops] = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graphs[loops], stream=stream):
+            with captured(stream) as graph:
                 self._run(loops)
+            self.graphs[loops] = graph
         with torch.cuda.stream(stream):
             self._load_inputs()
             if loops in self.graphs:
