@@ -23,7 +23,9 @@ from loopt.tasks import PHop
 from loopt.training import presets
 
 PAGE = Path("/tmp/loopt-explorer-page.html")
-STEP = "(step) => { const t = performance.now(); go({ step }); document.body.offsetHeight; return performance.now() - t; }"
+STEP = (
+    "(step) => { const t = performance.now(); go({ step }); document.body.offsetHeight; return performance.now() - t; }"
+)
 
 
 def main() -> None:

@@ -40,7 +40,11 @@ def server() -> Iterator[ExplorerServer]:
 
 
 def ask(
-    server: ExplorerServer, method: str = "POST", path: str = "/think", body: bytes | None = None, headers: dict[str, str] | None = None
+    server: ExplorerServer,
+    method: str = "POST",
+    path: str = "/think",
+    body: bytes | None = None,
+    headers: dict[str, str] | None = None,
 ) -> tuple[int, bytes, dict[str, str]]:
     connection = HTTPConnection(LOOPBACK, server.server_port, timeout=10)
     sent = {"Origin": server.address.rstrip("/"), "Content-Type": "application/json"}
