@@ -1,4 +1,4 @@
-"""Prints how large the page of thoughts is for 256 letters and (1⊗6), how long it takes to open, and a step of its slider.
+"""Prints how large the page of thoughts is for 256 letters and (1⊗6), and how long it takes to open and to step.
 
     python benchmarks/explorer_page.py     # needs chromium and Playwright
 
