@@ -45,8 +45,7 @@ const MARK = { right: "✓", wrong: "✗", "": "" };
 
 function stepName(which, step) {
   const one = model(which);
-  const beyond = step > one.trained ? ", beyond the " + one.trained + " it was trained with" : "";
-  return one.by + " " + step + " of " + one.trained + beyond;
+  return one.by + " " + step + (step > one.trained ? ", beyond the " + one.trained + " it was trained with" : " of " + one.trained);
 }
 
 function summary() {
