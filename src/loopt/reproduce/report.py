@@ -44,7 +44,10 @@ def experiment_document(experiment: Experiment, scale: Scale, results: Path, fig
         title=f"{experiment.title}, scale {scale}",
         blocks=[
             Paragraph(f"{len(files)} runs, from {folder}. It was made, and is made again, with:"),
-            Code(f"loopt reproduce {experiment.name} --scale {scale}\nloopt report {experiment.name} --scale {scale}"),
+            Code(
+                f"loopt reproduce {experiment.name} --scale {scale}\n"
+                f"loopt report {experiment.name} --scale {scale} --results {results}"
+            ),
         ],
         sections=[
             Section("Ours beside the paper's", tables),
