@@ -1,4 +1,5 @@
-"""Writes build/docs, which the site is built from: the pages beside this file, and references made from the code.
+"""Writes build/docs, which the site is built from: the pages beside this file, and references made from the code
+and from the result files.
 
     python docs/build.py && zensical build --strict     # make docs does both
 
@@ -37,7 +38,7 @@ SUBCOMMANDS: dict[str, Sequence[str]] = {
     "runs": ["compare", "clean"],
     "tasks": ["list", "show phop", "audit phop"],
     "data": ["tokenizer", "prepare", "show"],
-    "analyze": ["gap", "scaling", "isoplot", "similarity", "loops", "exit", "cache", "drafts"],
+    "analyze": ["gap", "scaling", "isoplot", "similarity", "loops", "probe", "exit", "cache", "drafts"],
     "prove": ["group-composition"],
 }
 
@@ -79,6 +80,8 @@ def build() -> None:
     reference = BUILD / "reference"
     reference.mkdir()
     (reference / "commands.md").write_text(command_reference(), encoding="utf-8")
+    with contextlib.chdir(HOME), contextlib.redirect_stdout(io.StringIO()):
+        main(["report", "--all", "--prove", "--results", "results", "--out", str(reference / "artefacts.md")])
     for name, (title, modules) in PYTHON.items():
         (reference / name).write_text(python_reference(title, modules), encoding="utf-8")
 

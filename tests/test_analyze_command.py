@@ -276,10 +276,39 @@ class TestIsoplot:
             assert shown.count("\n") == 1
 
 
+class TestProbe:
+    def test_the_table_the_file_and_the_figure_have_every_loop_and_hop(
+        self, looped: Path, tmp_path: Path, capsys: Captured
+    ) -> None:
+        capsys.readouterr()
+        assert main(["analyze", "probe", str(looped), "--examples", "16", "--loops", "3", "--out", str(tmp_path)]) == 0
+        shown = capsys.readouterr().out
+        rows = list(csv.DictReader((tmp_path / "probe.csv").open()))
+        assert [(row["quantity"], row["step"]) for row in rows] == [
+            (f"hop {hop}", str(step)) for step in range(4) for hop in range(2)
+        ]
+        assert "hop 1" in shown
+        (own_token, *_) = rows
+        assert float(own_token["accuracy"]) == 1.0
+        assert_drawn(tmp_path, "probe")
+
+    def test_bad_input(self, looped: Path, tmp_path: Path, capsys: Captured) -> None:
+        capsys.readouterr()
+        for arguments, told in (
+            (["--examples", "0"], "examples=0: allowed is 1 to 100000"),
+            (["--loops", "65"], "loops=65: allowed is 1 to 64"),
+            (["--checkpoint", "worst"], "checkpoint=worst: allowed is best | last | a step"),
+        ):
+            assert main(["analyze", "probe", str(looped), *arguments]) == 2
+            shown = capsys.readouterr().err
+            assert told in shown
+            assert shown.count("\n") == 1
+
+
 def test_the_usage_names_every_analysis(capsys: Captured) -> None:
     assert run("analyze") == 0
     shown = capsys.readouterr().out
-    for name in ("gap", "scaling", "isoplot", "similarity", "loops", "exit", "cache", "drafts"):
+    for name in ("gap", "scaling", "isoplot", "similarity", "loops", "probe", "exit", "cache", "drafts"):
         assert f"loopt analyze {name} " in shown
     assert run("analyze", "similarty") == 2
     assert "did you mean similarity? Allowed are gap, scaling, isoplot" in capsys.readouterr().err

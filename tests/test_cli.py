@@ -151,6 +151,13 @@ def test_the_module_is_the_command() -> None:
         ("runs compare nowhere", "runs=1: allowed are two or more"),
         ("--install-completion tcsh", "--install-completion tcsh: allowed is bash | zsh | fish"),
         ("thoughts nowhere --top 0", "top=0: allowed is 1 or more"),
+        ("thoughts one two", "runs: 2 of them; allowed is one, or several on a page"),
+        ("thoughts --page --examples 0", "examples=0: allowed is 1 to 20"),
+        ("thoughts --page --loops 65", "loops=65: allowed is 1 to 64, on a page"),
+        ("thoughts --page --port -1", "port=-1: allowed is 0 to 65535"),
+        ("thoughts --page --probe-examples -1", "probe_examples=-1: allowed is 0 to 100000"),
+        ("thoughts --page --input xyz", "task phop: 'xyz' in the input; allowed are a b c d"),
+        ("thoughts --page --input " + "ab" * 20, "input of 40 tokens: allowed are 1 to 32"),
         ("train lm-cpu", "data: which text? `loopt data prepare`"),
         ("train lm-1b --data nowhere", "source nowhere: no such file, folder or glob"),
         ("train lm-cpu --regularizer.block 2", "regularizer.block=2: allowed is 1, to divide the model's 2"),
@@ -481,6 +488,29 @@ def test_thoughts_are_printed_loop_by_loop(tmp_path: Path, capsys: Captured) -> 
         assert told in capsys.readouterr().err
     assert run("thoughts", "words") == 2
     assert "input: which text?" in capsys.readouterr().err
+
+
+def test_runs_stand_side_by_side_on_a_page(tmp_path: Path, capsys: Captured) -> None:
+    assert run("train", "phop-cpu", *TINY, "--run", "hops") == 0
+    assert run("train", "phop-cpu", *TINY, "--model.plan", "2x1", "--run", "deep") == 0
+    assert run("train", "lm-cpu", "--data", str(text_directory()), *TINY_TEXT, "--run", "words") == 0
+    capsys.readouterr()
+    assert run("thoughts", "hops", "deep", "--built", "--page", "--probe-examples", "4") == 0
+    assert "Wrote hops/thoughts.html" in capsys.readouterr().out
+    page = (tmp_path / "hops" / "thoughts.html").read_text(encoding="utf-8")
+    for name in ("hops (1⊗2)", "deep (2⊗1)", "built"):
+        assert name in page
+    assert run("thoughts", "words", "--page", "--input", "the cat", "--out", "there/words.html") == 0
+    assert "What each loop would say next" in (tmp_path / "there" / "words.html").read_text(encoding="utf-8")
+    capsys.readouterr()
+    for line, told in (
+        ("hops words --page", "runs: words reads other tokens than hops; allowed are runs on the same task"),
+        ("words --page", "input: which text?"),
+        ("words --page --input cat --built", "built: allowed for runs on p-hop with one p"),
+        ("hops --page --out hops", "write hops"),
+    ):
+        assert run("thoughts", *line.split()) == 2
+        assert told in capsys.readouterr().err
 
 
 def _hops_rows(capsys: Captured) -> list[tuple[str, ...]]:

@@ -86,6 +86,13 @@ FORMS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("eval", "--show-prompt", "svamp"), ("--show-prompt", "--limit")),
     (("eval", "predict", "run", "--out", "predictions"), ("--requests", "--loops", "--checkpoint", "--hf")),
     (("thoughts", "run"), ("--input", "--index", "--position", "--loops", "--top", "--checkpoint", "--device")),
+    (
+        ("thoughts", "run", "--page", "--probe-examples", "2"),
+        ("--input", "--index", "--loops", "--examples", "--probe-examples", "--built", "--out", "--port"),
+    ),
+    (("analyze", "probe", "run", "--examples", "4"), ("--loops", "--examples", "--checkpoint", "--out")),
+    (("report", "run"), ("--scale", "--results", "--out")),
+    (("report", "phop"), ("--scale", "--results", "--out")),
     (("analyze", "similarity", "run"), ("--apart", "--checkpoint", "--out")),
     (("analyze", "similarity"), ("--checkpoint",)),
     (("analyze", "gap", "run", "point.json", "run"), ("--metrics", "--out")),

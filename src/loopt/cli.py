@@ -31,8 +31,9 @@ Looped transformers: models that think longer by running the same layers again.
   loopt runs [compare | clean]     the runs in a folder, what tells them apart, and what can be deleted
   loopt tasks list | show NAME     the reasoning tasks, and an instance of one
   loopt data prepare | show DIR    text to tokens that a language model trains on
-  loopt thoughts RUN               what a trained model would answer after each loop
+  loopt thoughts [RUN] --page      a page that shows a problem being solved, loop by loop
   loopt analyze gap | scaling | …  what looping gives: % Gap, depth, loops, layers alike, early exits, caches
+  loopt report WHAT | --all        a page of an experiment, a folder of runs, or everything of the paper
   loopt plan "4x(1,4,1)" [sizes]   draw a plan, with its parameters and FLOPs
   loopt prove THEOREM              the paper's theorems, as weights that are built, run and checked
 

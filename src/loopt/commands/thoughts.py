@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,38 +10,53 @@ from rich.table import Table
 from rich.text import Text
 
 from loopt.analysis import answers_by_loop
-from loopt.commands.parsing import checkpoint_named, parse_options
-from loopt.devices import DeviceName, pick_device
+from loopt.commands import explorer
+from loopt.commands.parsing import parse_options
+from loopt.devices import DeviceName
 from loopt.errors import InputError
 from loopt.report.screen import screen
-from loopt.runs import Run
-from loopt.tasks import IGNORE, Task
-from loopt.text.index import TOKENIZER
-from loopt.text.tokenizer import TokenizerFile
+from loopt.tasks import IGNORE
 
 
 @dataclass(frozen=True)
 class Options:
-    """Print what a trained model would answer after each loop of its loopable block: the likeliest tokens, their
-    probability, and the entropy. For example:
+    """See what a trained model would answer after each loop of its loopable block. Prints the likeliest tokens, their
+    probability and the entropy; or writes a page on which the problem is solved loop by loop, with attention and
+    states. Without a run it takes models that come with loopt. For example:
+
+    loopt thoughts --page
 
     loopt thoughts runs/phop-cpu --input "abcabdabc" --loops 8
 
-    loopt thoughts runs/lm-cpu --input "She was a very" --top 5
+    loopt thoughts runs/looped runs/once runs/deep --built --serve
     """
 
-    run: tyro.conf.Positional[Path]
-    """Directory of the run."""
+    runs: tyro.conf.Positional[tuple[Path, ...]] = ()
+    """Directories of runs; on a page several stand side by side."""
     input: str | None = None
-    """What the model reads: text, or an example of its task; unless given, a test example of the task."""
+    """What the model reads: text, or an example of its task; unless given, test examples of the task."""
     index: int = 0
     """Which test example, where no input is given."""
     position: int = -1
     """After which token to look, counted from 0; -1 is the last."""
     loops: int | None = None
-    """How many loops to look at; the plan's own number unless given."""
+    """How many loops to look at; the plan's own number unless given, and on a page twice that."""
     top: int = 3
     """How many of the likeliest tokens to print."""
+    page: bool = False
+    """Write a page, one HTML file that needs no network."""
+    serve: bool = False
+    """Serve the page on this machine, and run the models on what is typed into it."""
+    port: int = 8020
+    """Of the server; 0 takes any."""
+    built: bool = False
+    """On a page, add the model that Corollary 5.3 builds for p-hop."""
+    examples: int = 3
+    """How many test examples a page has, from --index on."""
+    probe_examples: int = 256
+    """How many examples probes are fitted on for a page, and measured on; 0: no probes."""
+    out: Path | None = None
+    """The page's file; thoughts.html in the first run unless given, or here where there is no run."""
     checkpoint: str = "best"
     """best, last, or a step."""
     device: DeviceName = "auto"
@@ -53,19 +67,32 @@ def main(arguments: list[str]) -> int:
     options = parse_options(Options, arguments, "loopt thoughts")
     if options.top < 1:
         raise InputError(f"top={options.top}: allowed is 1 or more")
-    run = Run.load(options.run)
-    tokens, right_answers, decode = _prompt(run, options)
-    longest = run.config.model.max_len
+    if options.page or options.serve:
+        return explorer.show(options, arguments)
+    if len(options.runs) > 1:
+        raise InputError(f"runs: {len(options.runs)} of them; allowed is one, or several on a page, with --page")
+    _print_table(options)
+    return 0
+
+
+def _print_table(options: Options) -> None:
+    models = explorer.gather(options)
+    model, task = models.subjects[0].model, models.task
+    if options.input is not None or task is None:
+        tokens = models.codec.encode(options.input or "")
+    else:
+        tokens = task.sample(range(options.index, options.index + 1), 0, "test").tokens[0].tolist()
+    longest = model.config.max_len
     if not 1 <= len(tokens) <= longest:
         raise InputError(f"input of {len(tokens)} tokens: allowed are 1 to {longest}, the model's max_len")
     if not -len(tokens) <= options.position < len(tokens):
         raise InputError(f"position={options.position}: allowed is 0 to {len(tokens) - 1}, or -1 for the last")
-    model = run.load_model(checkpoint_named(options.checkpoint)).to(pick_device(options.device))
     answers = answers_by_loop(model, tokens, options.loops, options.top)
 
     position = options.position % len(tokens)
-    right = right_answers[position]
-    title = f"After token {position}, {decode(tokens[position])!r}, of {len(tokens)}"
+    label = task.solve(tokens)[position] if task else IGNORE
+    right = "" if label == IGNORE else models.word(label)
+    title = f"After token {position}, {models.word(tokens[position])!r}, of {len(tokens)}"
     table = Table(title=f"{title}; right is {right!r}" if right else title, title_justify="left")
     table.add_column("loops", justify="right")
     for place in range(len(answers[0].choices[position])):
@@ -74,26 +101,7 @@ def main(arguments: list[str]) -> int:
     for answer in answers:
         cells = []
         for token, probability in zip(answer.choices[position], answer.probabilities[position], strict=True):
-            word = decode(token)
+            word = models.word(token)
             cells.append(Text(f"{word!r} {probability:.1%}", style="green" if right and word == right else ""))
         table.add_row(str(answer.loops), *cells, f"{answer.entropy[position]:.3f}")
     screen().print(table)
-    return 0
-
-
-def _prompt(run: Run, options: Options) -> tuple[list[int], list[str], Callable[[int], str]]:
-    """Returns the input's tokens, the right answer at each (empty where nothing is asked), and what decodes a token."""
-    task = run.config.source
-    if isinstance(task, Task):
-        if options.input is not None:
-            tokens = task.encode(options.input)
-        else:
-            tokens = task.sample(range(options.index, options.index + 1), 0, "test").tokens[0].tolist()
-        words = dict(enumerate(task.vocabulary))
-        right = ["" if label == IGNORE else words[label] for label in task.solve(tokens)] if tokens else []
-        return tokens, right, lambda token: words.get(token, f"<{token}>")
-    if options.input is None:
-        raise InputError('input: which text? Give some with --input "…"')
-    tokenizer = TokenizerFile.find(str(run.directory / TOKENIZER)).tokenizer
-    tokens = tokenizer.encode(options.input, add_special_tokens=False).ids
-    return tokens, [""] * len(tokens), lambda token: tokenizer.decode([token], skip_special_tokens=False)

@@ -126,7 +126,7 @@ def _onwards(directory: Path) -> Onwards:
     """Returns what to try and to read next; addresses of the project's own pages where the package states them."""
     run = shlex.quote(str(directory))
     commands = [
-        ("The same for another example", f"loopt thoughts {run} --index 1"),
+        ("This model at work, loop by loop, as a page", f"loopt thoughts {run} --page"),
         ("More loops than it was trained with", f"loopt eval {run} --loops 1 2 3 4 5 6 8"),
         ("The paper's table of this task, in miniature", "loopt reproduce phop --scale cpu"),
     ]

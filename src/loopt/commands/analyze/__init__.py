@@ -1,4 +1,4 @@
-"""loopt analyze gap | scaling | isoplot | similarity | loops | exit | cache | drafts"""
+"""loopt analyze gap | scaling | isoplot | similarity | loops | probe | exit | cache | drafts"""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ usage: loopt analyze gap BASE LOOPED DEEP   % Gap: how much of the way from (k‚ä
        loopt analyze isoplot RUN ...        scores against log-perplexity as training proceeds
        loopt analyze similarity RUN ...     how alike a run's layers are, as numbers and heatmaps
        loopt analyze loops RUN              quality against the number of loops at inference
+       loopt analyze probe RUN              which true intermediate values can be read from the state after each loop
        loopt analyze exit RUN               quality against loops, for rules that end a token's loops early
        loopt analyze cache RUN              memory and quality of caches that keep less
        loopt analyze drafts RUN             self-speculation: how many drafts are right, and how much faster that is
@@ -29,6 +30,7 @@ FILES = {
     "isoplot": "isoplot",
     "similarity": "similarity",
     "loops": "loops",
+    "probe": "probe",
     "exit": "decoding",
     "cache": "decoding",
     "drafts": "decoding",
