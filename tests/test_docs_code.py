@@ -114,6 +114,8 @@ def test_the_first_steps_run_as_they_are_shown(journey: Journey, folder: Path) -
             exec(compile(block.code, journey.page, "exec"), {"__name__": "__main__"})
         else:
             for command in block.commands:
+                if command == "pip install -e '.[data]'":  # tests have it
+                    continue
                 program, name, *rest = shlex.split(command)
                 assert program == "loopt"
                 assert main([name, *rest, *FEW_STEPS.get(name, [])]) == 0, command
