@@ -16,6 +16,7 @@ import tyro
 from loopt.commands.parsing import choose, parse_options
 from loopt.errors import InputError
 from loopt.files import explain_os_errors
+from loopt.report.attention_figure import draw_attention
 from loopt.report.figures import require_matplotlib
 from loopt.report.proofs import comparison_table, proof_record, proof_report, summary, trace_text
 from loopt.report.screen import printable, screen
@@ -293,6 +294,10 @@ def _report(name: str, proof: Proof, options: Options) -> None:
         if not options.json:
             print(trace_text(trace, console.width))
             print(f"Drawn in {printable(svg)} and {printable(png.name)}\n")
+    for i, maps in enumerate(proof.maps, start=1):
+        svg, png = draw_attention(maps, options.save or Path(), f"{name}-attention-{i}")
+        if not options.json:
+            print(f"{maps.title}: drawn in {printable(svg)} and {printable(png.name)}\n")
     if options.save is not None and proof.exact:
         for model_name, model in proof.models.items():
             directory = options.save / name / re.sub(r"[^\w.]+", "-", model_name)

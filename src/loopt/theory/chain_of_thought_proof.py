@@ -27,6 +27,7 @@ from loopt.theory.chain_of_thought import (
     run_in_precision,
     run_looped,
     run_masked,
+    with_dummies,
 )
 from loopt.theory.controls import Control, Damage, change_layer, cool, scaled
 from loopt.theory.examples import (
@@ -40,8 +41,8 @@ from loopt.theory.examples import (
 )
 from loopt.theory.formal import FormalTransformer
 from loopt.theory.gates import signed_binary
-from loopt.theory.precision import weight_outside
-from loopt.theory.proof import Check, Proof, Size, Tally, Trace
+from loopt.theory.precision import attention_maps, weight_outside
+from loopt.theory.proof import AttentionMaps, Check, Proof, Size, Tally, Trace
 from loopt.theory.thresholds import bisect
 
 CHUNK = 64
@@ -217,7 +218,22 @@ def prove(bits: int = 6, seed: int = 0, show: bool = False, control: Control | N
         traces=(*_traces(addition_case(bits=4), 11 * 16 + 6, ADDITION_WORDS, "11 + 6"), *figure_4(name, 4, seed))
         if show
         else (),
+        maps=(_maps(additions[min(2, len(additions) - 1)]),) if show else (),
     )
+
+
+def _maps(case: Case) -> AttentionMaps:
+    """Returns the maps of the last input of addition, for every layer of the first two loops."""
+    looped = build_looped(case.theta, case.n, case.m, case.constants)
+    ids = with_dummies(case.prompts[-1:], case.m, len(case.theta.tokens))[0]
+    heads = (("fetch a", "fetch b"), ("logits before",), ("itself",))
+    of_layers = attention_maps(looped, ids)[: 2 * len(heads)]
+    rows = tuple(
+        (f"loop {1 + at // 3}, layer {1 + at % 3}", tuple(zip(heads[at % 3], maps, strict=True)))
+        for at, maps in enumerate(of_layers)
+    )
+    tokens = (*_words(case.prompts[-1], ADDITION_WORDS), *["#"] * case.m)
+    return AttentionMaps("Addition by chain of thought, looped", tokens, rows)
 
 
 def prove_own(theta: FormalTransformer, n: int, m: int, seed: int = 0, control: Control | None = None) -> Proof:

@@ -43,8 +43,8 @@ from loopt.theory.group_composition import (
     residual_space,
     some_words,
 )
-from loopt.theory.precision import Arithmetic, arithmetic, weight_outside
-from loopt.theory.proof import Check, Proof, Size, Tally, Trace
+from loopt.theory.precision import Arithmetic, arithmetic, attention_maps, weight_outside
+from loopt.theory.proof import AttentionMaps, Check, Proof, Size, Tally, Trace
 
 
 def certify(formal: FormalTransformer, group: Group, n: int, s: int | None = None) -> Tally:
@@ -188,6 +188,7 @@ def prove(
             f"in F_{s} queries and keys are interleaved with a constant 1, held in the first coordinate of g'",
         ),
         traces=_traces(G, model, words[0]) if show else (),
+        maps=(_maps(real, G, words[0]),) if show else (),
     )
 
 
@@ -238,6 +239,15 @@ def _traces(group: Group, model: LoopedTransformer, word: Tensor) -> tuple[Trace
         Trace(f"{group.name}: the element that each position holds", columns, elements),
         Trace("the numbers i of the factors g_i whose product each position holds", columns, products),
     )
+
+
+def _maps(formal: FormalTransformer, group: Group, word: Tensor) -> AttentionMaps:
+    ids = torch.cat([torch.tensor([group.order]), word])
+    rows = tuple(
+        (f"loop {loop}", tuple(zip(("left", "right"), of_loop, strict=True)))
+        for loop, of_loop in enumerate(attention_maps(formal, ids), start=1)
+    )
+    return AttentionMaps("Where each position looks", tuple(str(i) for i in range(len(ids))), rows)
 
 
 def _range(factors: tuple[int, ...]) -> str:

@@ -182,8 +182,8 @@ class _Certificate:
         f_0 = pointers[-self.n :].clone()
         if pointers.shape[1] == 1:
             f_0[0] = 0.0  # the first position is nowhere
-        held = (f_0 @ space.read("found_near") + schedule_of_digits(self.p, space))[:, space["letter"].start :]
-        tally.equal("what positions hold besides their number", formal.positions[:, space["letter"].start :], held)
+        beside = (f_0 @ space.read("found_near") + schedule_of_digits(self.p, space))[:, space["letter"].start :]
+        tally.equal("what positions hold besides their number", formal.positions[:, space["letter"].start :], beside)
         if self.p > 1:
             (head,) = formal.layers[start + 1].heads
             queries = self.F.matmul(pointers @ space.read("follow") + self._constant(), head.query.T)

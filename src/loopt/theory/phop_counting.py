@@ -162,8 +162,9 @@ def build_counting(
         value=torch.cat([place, 0.5 * (letter + one)]),
         output=space.read("found_far", "found_answer"),
     )
-    pointers = space.read("far", "near", "answer"), space.read("found_far", "found_near", "found_answer")
-    follow_pointer = lookup(*space.read("follow"), *pointers)
+    t, t_squared = space.read("follow")
+    held, found = ("far", "near", "answer"), ("found_far", "found_near", "found_answer")
+    follow_pointer = lookup(t, t_squared, space.read(*held), space.read(*found))
     arrive = replace_pointers(space, gate=float(n * n), half=first_half(p))
 
     numbers = torch.arange(1, n + 1, dtype=torch.float64)[:, None]  # [n, 1]

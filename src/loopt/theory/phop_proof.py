@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from loopt.errors import InputError, require
@@ -15,8 +16,8 @@ from loopt.theory.formal import FormalTransformer
 from loopt.theory.phop import ALPHABET, Constants, answers, bounds_of_phop, build_phop, draw, trace
 from loopt.theory.phop_certificate import certify, certify_counting
 from loopt.theory.phop_counting import answers_in_precision, build_counting, levels_told_apart, precision_of
-from loopt.theory.precision import weight_outside
-from loopt.theory.proof import Check, Proof, Size, Tally
+from loopt.theory.precision import attention_maps, weight_outside
+from loopt.theory.proof import AttentionMaps, Check, Proof, Size, Tally
 from loopt.theory.simulation import Bounds, claimed_sizes, simulate
 
 IN_PRECISION = 2
@@ -112,7 +113,24 @@ def prove(
             f"{levels_told_apart(8, 'plain')} distances, whatever s; counts find the latest of {n}, with a layer more",
         ),
         traces=(trace(p, seed=seed),) if show else (),
+        maps=(_maps(),) if show else (),
     )
+
+
+def _maps() -> AttentionMaps:
+    """Returns the maps of 4-hop by counting, in F_s, on a short sequence."""
+    letters = "abbacdabca"
+    s = precision_of(4, len(letters))
+    ids = torch.tensor([LETTERS.index(letter) for letter in letters])
+    names = (("letter before",), ("matches of the letter before", "matches here"), ("latest match",))
+    names += (("follow",),) * 2
+    rows = tuple(
+        (f"layer {layer}", tuple(zip(of_layer, heads, strict=True)))
+        for layer, (of_layer, heads) in enumerate(
+            zip(names, attention_maps(build_counting(4, len(letters), s), ids, s), strict=True), start=1
+        )
+    )
+    return AttentionMaps(f"4-hop by counting, in F_{s}", tuple(letters), rows)
 
 
 def _run(what: str, found: Tensor, wanted: Tensor) -> Check:

@@ -209,11 +209,29 @@ def multi_head_attention(F: Arithmetic, heads: tuple[Head, ...], x: Tensor, soft
 
 def attention(F: Arithmetic, head: Head, x: Tensor, softmax: Softmax = "plain") -> Tensor:
     """Returns the causal attention of one head: [B, n, d] -> [B, n, d]."""
-    query, key, value = (F.matmul(x, weight.T) for weight in (head.query, head.key, head.value))  # [B, n, d_qk or d_v]
+    mixed = F.matmul(attention_weights(F, head, x, softmax), F.matmul(x, head.value.T))  # [B, n, d_v]
+    return F.matmul(mixed, head.output)
+
+
+def attention_weights(F: Arithmetic, head: Head, x: Tensor, softmax: Softmax = "plain") -> Tensor:
+    """Returns how much each position attends to each: [B, n, d] -> [B, n, n]."""
+    query, key = (F.matmul(x, weight.T) for weight in (head.query, head.key))  # [B, n, d_qk]
     scores = F.matmul(query, key.mT)  # [B, n, n]
     visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-    mixed = F.matmul(F.softmax(scores, visible, softmax), value)  # [B, n, d_v]
-    return F.matmul(mixed, head.output)
+    return F.softmax(scores, visible, softmax)
+
+
+def attention_maps(formal: FormalTransformer, ids: Tensor, s: int | None = None) -> list[list[Tensor]]:
+    """Returns the weights [n, n] of every head of each layer that runs, in order, on one input [n]."""
+    F = arithmetic(s)
+    x = F.add(formal.tokens[ids[None]], formal.positions[: len(ids)])
+    maps = []
+    for step in formal.plan.steps:
+        layer = formal.layers[step.layer]
+        maps.append([attention_weights(F, head, x)[0] for head in layer.heads])
+        x = F.add(x, multi_head_attention(F, layer.heads, x))
+        x = F.add(x, feed_forward(F, layer, x))
+    return maps
 
 
 def feed_forward(F: Arithmetic, layer: FormalLayer, x: Tensor) -> Tensor:

@@ -114,6 +114,17 @@ class Trace:
     """For each loop its name and a text per position."""
 
 
+@dataclass(frozen=True, eq=False)
+class AttentionMaps:
+    """Where the heads of a built model look, layer by layer as it runs, on one input."""
+
+    title: str
+    tokens: tuple[str, ...]
+    """A heading for each position."""
+    rows: tuple[tuple[str, tuple[tuple[str, Tensor], ...]], ...]
+    """For each layer that runs its name, and for each of its heads the name and the weights [n, n]."""
+
+
 @dataclass(frozen=True)
 class Proof:
     """A theorem's construction, built, run and checked."""
@@ -126,6 +137,7 @@ class Proof:
     notes: tuple[str, ...] = ()
     """Lines for the reader, such as a repair of the paper's text."""
     traces: tuple[Trace, ...] = ()
+    maps: tuple[AttentionMaps, ...] = ()
 
     @property
     def exact(self) -> bool:

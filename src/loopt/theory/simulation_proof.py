@@ -24,8 +24,8 @@ from loopt.theory.controls import Control, Damage, change_heads, change_layer, s
 from loopt.theory.examples import all_words, composition_by_prefixes, random_transformer, rounded
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head, zeros
 from loopt.theory.group_composition import build_group_composition
-from loopt.theory.precision import FixedPoint, Reals, forward, weight_outside
-from loopt.theory.proof import Check, Proof, Size, Tally
+from loopt.theory.precision import FixedPoint, Reals, attention_maps, forward, weight_outside
+from loopt.theory.proof import AttentionMaps, Check, Proof, Size, Tally
 from loopt.theory.simulation import (
     AS_PRINTED,
     LIFTED,
@@ -236,7 +236,20 @@ def prove(
         models=models,
         notes=_notes(nets["R=3 L=12"], seed) if own is None else (),
         traces=(trace(random_transformer((0, 1, 2, 1, 1, 0), seed), torch.tensor([3, 1, 4, 1, 0])),) if show else (),
+        maps=(_maps(seed),) if show else (),
     )
+
+
+def _maps(seed: int) -> AttentionMaps:
+    """Returns the maps of three layers with a head each, looped as one: idle heads look at # alone."""
+    formal, ids = random_transformer((0, 1, 2, 1), seed, heads=1), torch.tensor([[3, 1, 4, 1, 0, 2]])
+    looped = simulate(formal, Bounds.measured(formal, ids))
+    order = distinct_layers(formal)[1]
+    rows = tuple(
+        (f"loop {loop + 1}", tuple((f"layer {r}{' at work' * (r == order[loop])}", one) for r, one in enumerate(heads)))
+        for loop, heads in enumerate(attention_maps(looped, with_start(formal, ids)[0]))
+    )
+    return AttentionMaps("Three layers side by side", ("#", *map(str, ids[0].tolist())), rows)
 
 
 def _run_over_the_reals(name: str, formal: FormalTransformer, looped: FormalTransformer, ids: Tensor) -> Check:
