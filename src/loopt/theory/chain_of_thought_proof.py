@@ -223,17 +223,17 @@ def prove(bits: int = 6, seed: int = 0, show: bool = False, control: Control | N
 
 
 def _maps(case: Case) -> AttentionMaps:
-    """Returns the maps of the last input of addition, for every layer of the first two loops."""
+    """Returns the maps of the last input of addition; they are those of positions, and the same in every loop."""
     looped = build_looped(case.theta, case.n, case.m, case.constants)
     ids = with_dummies(case.prompts[-1:], case.m, len(case.theta.tokens))[0]
     heads = (("fetch a", "fetch b"), ("logits before",), ("itself",))
-    of_layers = attention_maps(looped, ids)[: 2 * len(heads)]
+    of_layers = attention_maps(looped, ids)[: len(heads)]
     rows = tuple(
-        (f"loop {1 + at // 3}, layer {1 + at % 3}", tuple(zip(heads[at % 3], maps, strict=True)))
-        for at, maps in enumerate(of_layers)
+        (f"layer {layer}", tuple(zip(names, maps, strict=True)))
+        for layer, (names, maps) in enumerate(zip(heads, of_layers, strict=True), start=1)
     )
     tokens = (*_words(case.prompts[-1], ADDITION_WORDS), *["#"] * case.m)
-    return AttentionMaps("Addition by chain of thought, looped", tokens, rows)
+    return AttentionMaps("Addition by chain of thought, in every loop", tokens, rows)
 
 
 def prove_own(theta: FormalTransformer, n: int, m: int, seed: int = 0, control: Control | None = None) -> Proof:

@@ -122,13 +122,12 @@ def _maps() -> AttentionMaps:
     letters = "abbacdabca"
     s = precision_of(4, len(letters))
     ids = torch.tensor([LETTERS.index(letter) for letter in letters])
-    names = (("letter before",), ("matches of the letter before", "matches here"), ("latest match",))
-    names += (("follow",),) * 2
+    names: list[tuple[str, ...]] = [("letter before",), ("count before", "count here"), ("latest match",)]
+    names += [("follow",)] * 2
+    maps = attention_maps(build_counting(4, len(letters), s), ids, s)
     rows = tuple(
-        (f"layer {layer}", tuple(zip(of_layer, heads, strict=True)))
-        for layer, (of_layer, heads) in enumerate(
-            zip(names, attention_maps(build_counting(4, len(letters), s), ids, s), strict=True), start=1
-        )
+        (f"layer {layer}", tuple(zip(heads, of_layer, strict=True)))
+        for layer, (heads, of_layer) in enumerate(zip(names, maps, strict=True), start=1)
     )
     return AttentionMaps(f"4-hop by counting, in F_{s}", tuple(letters), rows)
 
