@@ -144,7 +144,7 @@ def thresholds(case: Case) -> Thresholds:
 
     >>> found = thresholds(addition_case(bits=3))
     >>> [round(value, 2) for value in (found.beta, found.gap)]
-    [0.97, 1.24]
+    [1.14, 1.24]
     """
 
     def works(**changed: float) -> bool:

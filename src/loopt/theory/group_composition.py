@@ -22,6 +22,7 @@ n. With m = ⌈log2 |G|⌉ bits to an element and p = ⌈log2(n+1)⌉ bits to a 
 
 Bits are ±1; g' and g'' are 0 except between attention and feed-forward. Token k is element k, and token |G| is #.
 
+>>> from loopt.tasks import groups
 >>> s3 = groups.group("S3")
 >>> composer = build_group_composition(s3, n=3)
 >>> composer.d, composer.d_ff, composer.plan.depth
@@ -229,6 +230,7 @@ def precision_of(group: Group) -> int:
     """Returns the s at which the construction in F_s is right, whatever n: hidden units count 2m+1 steps of 2^-s, which
     have to fit below B_s, and s = 1 is too little in any case.
 
+    >>> from loopt.tasks import groups
     >>> [precision_of(groups.group(name)) for name in ("Z2", "S5", "Z150")]
     [2, 2, 3]
     """

@@ -4,6 +4,8 @@ A head that looks up a position sees pointers 1 … n and positions 1 … n. The
 letter, the letter before another position, and what stands for order: the position itself, or two counts. A
 feed-forward sees pointers, digits and letters. None of these lists grows faster than n², and each is checked whole.
 
+>>> from loopt.theory.phop import build_phop
+>>> from loopt.theory.phop_counting import build_counting
 >>> certify(build_phop(p=5, n=12), p=5, n=12).wrong, certify_counting(build_counting(5, 12, s=11), 5, 12, s=11).wrong
 (0, 0)
 """

@@ -19,7 +19,7 @@ where no hop can lead.
 >>> s, str(built.plan), built.d, built.n_heads, built.d_attn, built.d_ff
 (9, '1x(1,1,1,2)', 26, 2, 6, 22)
 >>> forward(built, torch.tensor([[0, 2, 1, 0, 2, 1, 1, 0]]), s).argmax(-1).tolist()  # 4 is ⊥
-[[4, 4, 4, 4, 4, 4, 1, 1]]
+[[4, 4, 4, 4, 4, 4, 1, 4]]
 """
 
 from __future__ import annotations
@@ -118,8 +118,26 @@ def build_counting(
 ) -> FormalTransformer:
     """Builds p-hop in F_s over up to n letters: every position answers with a letter or with ⊥, token ``alphabet``."""
     task = PHop(p=(p,), n=n, alphabet=alphabet, sampler="uniform")  # refuses a bad p, n or alphabet
-    c, B, digits = constants or Constants(), FixedPoint(s).largest, digits_of_letters(alphabet)
-    space, beta = coordinates(alphabet), one_hot_sharpness(s)
+    digits, space = digits_of_letters(alphabet), coordinates(alphabet)
+    one, first, place = space.unit("one"), space.unit("first"), space.read("place")
+    numbers = torch.arange(1, n + 1, dtype=torch.float64)[:, None]  # [n, 1]
+    positions = one + torch.cat([numbers, numbers**2], dim=1) @ place + (numbers == 1) * first
+    positions = positions + schedule_of_digits(p, space)
+    positions = positions + positions @ place.T @ space.read("found_near")  # layer 3 "finds" f_0
+    binary = 2 * ((torch.arange(alphabet)[:, None] >> torch.arange(digits)) & 1).double() - 1  # [alphabet, digits]
+    nowhere = 2 * digits * (2 * one - space.read("far")[0])  # above the digits of a letter where far is 1, else below
+    return FormalTransformer(
+        plan=LoopPlan.parse(f"1x(1,1,1,{doublings(p)})" if p > 1 else "1x(1,1,1)"),
+        tokens=torch.cat([binary @ space.read("letter"), zeros(len(task.vocabulary) - alphabet, space.size)]),
+        positions=positions,
+        layers=_layers(p, n, s, space, constants or Constants()),
+        output=torch.cat([binary @ (2 * space.read("answer") - one), nowhere[None]]),
+    )
+
+
+def _layers(p: int, n: int, s: int, space: Space, c: Constants) -> tuple[FormalLayer, ...]:
+    """Builds the layers that fetch the letter before, count, find the most recent match, and follow pointers."""
+    B, beta = FixedPoint(s).largest, one_hot_sharpness(s)
     one, first = space.unit("one"), space.unit("first")
     position, square = place = space.read("place")
     letter, previous = space.read("letter"), space.read("previous")
@@ -140,7 +158,7 @@ def build_counting(
         heads=(lookup(*before, letter, previous),),
         # The first position can only fetch its own letter, which the feed-forward takes away again.
         W1=torch.cat([previous + first - one, first - one - previous]),
-        b1=zeros(2 * digits),
+        b1=zeros(2 * len(previous)),
         W2=torch.cat([-previous, previous]).T,
         b2=zeros(space.size),
     )
@@ -166,24 +184,8 @@ def build_counting(
     held, found = ("far", "near", "answer"), ("found_far", "found_near", "found_answer")
     follow_pointer = lookup(t, t_squared, space.read(*held), space.read(*found))
     arrive = replace_pointers(space, gate=float(n * n), half=first_half(p))
-
-    numbers = torch.arange(1, n + 1, dtype=torch.float64)[:, None]  # [n, 1]
-    positions = one + numbers * position + numbers**2 * square + (numbers == 1) * first + schedule_of_digits(p, space)
-    positions = positions + positions @ place.T @ space.read("found_near")  # layer 3 "finds" f_0
-    binary = 2 * ((torch.arange(alphabet)[:, None] >> torch.arange(digits)) & 1).double() - 1  # [alphabet, digits]
-    nowhere = 2 * digits * (2 * one - space.read("far")[0])  # above the digits of a letter where far is 1, else below
-    return FormalTransformer(
-        plan=LoopPlan.parse(f"1x(1,1,1,{doublings(p)})" if p > 1 else "1x(1,1,1)"),
-        tokens=torch.cat([binary @ letter, zeros(len(task.vocabulary) - alphabet, space.size)]),
-        positions=positions,
-        layers=(
-            previous_letter,
-            count,
-            replace(arrive, heads=(induction,)),
-            *([replace(arrive, heads=(follow_pointer,))] if p > 1 else []),
-        ),
-        output=torch.cat([binary @ (2 * space.read("answer") - one), nowhere[None]]),
-    )
+    layers = previous_letter, count, replace(arrive, heads=(induction,))
+    return (*layers, replace(arrive, heads=(follow_pointer,))) if p > 1 else layers
 
 
 def build_looped_counting(p: int, n: int, s: int, alphabet: int = ALPHABET) -> FormalTransformer:
