@@ -135,9 +135,8 @@ def same_weights(one: LoopedTransformer, other: LoopedTransformer) -> bool:
 def test_a_picture_goes_here_unless_told_otherwise(tmp_path: Path, capsys: Captured) -> None:
     assert run("cot", "--bits", "2", "--group", "S3", "--show") == 0
     assert "Drawn in cot-2.svg and cot-2.png\n" in capsys.readouterr().out
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        f"cot-{i}.{kind}" for i in (1, 2, 3, 4) for kind in ("png", "svg")
-    ]
+    drawn = [f"cot-{i}.{kind}" for i in ("1", "2", "3", "4", "attention-1") for kind in ("png", "svg")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == drawn
 
 
 def test_what_is_not_exact_is_told(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,13 +159,14 @@ def test_what_is_not_exact_is_told(capsys: Captured, monkeypatch: pytest.MonkeyP
         ("simulation --loops -1", "loops, should be"),
         ("phop --p 4 --n 12 --inputs 3 --break temperature", "following a pointer, attention"),
         ("phop --p 4 --n 12 --inputs 3 --loops -1", "3 loops, should be 4"),
-        ("cot --bits 2 --group Z2 --break mask", "should be"),
-        ("cot --bits 2 --group Z2 --loops -1", "1 loops, should be 2"),
+        ("cot --run mine --n 2 --m 3 --break mask", "should be"),
+        ("cot --run mine --n 2 --m 3 --loops -1", "2 loops, should be 3"),
     ],
 )
 def test_what_is_broken_on_purpose_is_told_and_not_saved(
     command: str, where: str, tmp_path: Path, capsys: Captured
 ) -> None:
+    save(random_transformer((0, 1), seed=0, vocabulary=3, n_max=5).model(), tmp_path / "mine")
     assert run(*command.split(), "--save", "out", "--json") == 1
     (told,) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert told["exact"] is False
