@@ -71,7 +71,7 @@ def folder(task_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "persuasion").symlink_to(text_directory())
     (tmp_path / "evals").symlink_to(mini_data_dir())
-    save(build_group_composition(group("S3"), 8).model(), tmp_path / "weights" / "group-composition" / "composer")
+    save(build_group_composition(group("S3"), 8).model(), tmp_path / "weights" / "group-composition" / "S5-n64")
     (tmp_path / "my-texts").mkdir()
     for number, text in enumerate(documents(seed=1)):
         (tmp_path / "my-texts" / f"{number}.md").write_text(text, encoding="utf-8")

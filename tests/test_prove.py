@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,10 @@ from loopt.report.proofs import trace_text
 from loopt.runs import Run
 from loopt.tasks import Addition
 from loopt.tasks.groups import group
-from loopt.theory import chain_of_thought, group_composition
+from loopt.theory import chain_of_thought, group_composition_proof
 from loopt.theory.chain_of_thought import build_looped
 from loopt.theory.chain_of_thought_proof import addition_case
+from loopt.theory.examples import random_transformer
 from loopt.theory.group_composition import answers, build_group_composition
 from loopt.theory.proof import Check, Trace
 from loopt.theory.saved import load, save
@@ -42,7 +44,7 @@ def run(*arguments: str) -> int:
     return command_line.run("prove", *arguments)
 
 
-@pytest.mark.parametrize("theorem", ["group-composition", "simulation", "phop", "cot", "all"])
+@pytest.mark.parametrize("theorem", ["group-composition", "simulation", "phop", "cot", "lemmas", "all"])
 def test_help_gives_an_example(theorem: str, capsys: Captured) -> None:
     assert run(theorem, "--help") == 0
     shown = capsys.readouterr().out
@@ -53,7 +55,10 @@ def test_help_gives_an_example(theorem: str, capsys: Captured) -> None:
 @pytest.mark.parametrize(
     ("command", "told"),
     [
-        ("everything", "theorem 'everything' is not known; allowed are group-composition, simulation, phop, cot, all"),
+        (
+            "everything",
+            "theorem 'everything' is not known; allowed are group-composition, simulation, phop, cot, lemmas, all",
+        ),
         ("group-composition --group Q8", "loopt: group 'Q8' is not known; allowed are Z7"),
         ("group-composition --n 0", "loopt: n=0: allowed is 1 to 1000000000\n"),
         ("group-composition --inputs 0", "inputs=0: allowed is 1 to 1000000000"),
@@ -61,6 +66,14 @@ def test_help_gives_an_example(theorem: str, capsys: Captured) -> None:
         ("phop --n 0", "loopt: n=0: allowed is 1 to 1000000000\n"),
         ("phop --compare nowhere", "nowhere/config.json: no such file"),
         ("phop --p many", "many"),
+        ("phop --n 5000", "loopt: p=16, n=5000: in F_s this takes s=29; allowed is up to s=25"),
+        ("phop --alphabet 1", "loopt: alphabet=1: allowed is 2 to 26"),
+        ("phop --break mask", "loopt: break=mask: allowed are temperature, letter, match, pointer, nowhere"),
+        ("group-composition --group S3 --n 2 --loops -1", "loops=-1: allowed is 0 or more here, so that one is left"),
+        ("group-composition --group Z2 --n 1000000", "of memory; this machine has"),
+        ("lemmas --s 9", "loopt: s=9: allowed is 1 to 4"),
+        ("simulation --run nowhere", "nowhere/config.json: no such file"),
+        ("lemmas --break product", "--break"),
         ("cot --bits 0", "bits=0: allowed is 1 to 64"),
         ("group-composition --group S3 --n 0 --save out", "n=0"),
         ("all --p 3", "--p"),
@@ -88,12 +101,13 @@ def test_a_theorem_is_shown_and_saved(tmp_path: Path, capsys: Captured) -> None:
     assert run(*command) == 0
     shown = capsys.readouterr()
     assert not shown.err
-    proof = group_composition.prove("S3", n=5, inputs=3)
+    proof = group_composition_proof.prove("S3", n=5, inputs=3)
     for size in proof.sizes:
         claimed = "-" if size.claimed is None else size.claimed
         assert re.search(rf"│ {re.escape(size.name)} +│ +{claimed} │ +{size.actual} │", shown.out)
     for check in proof.checks:
-        assert re.search(rf"│ {re.escape(check.what)} +│ +{check.inputs} │ +0 │ +\d+\.\d │ +yes │", shown.out)
+        asked = rf"│ {re.escape(check.what)} +│ {re.escape(check.scope)} +│ +{check.cases} {check.unit} │ +0 │"
+        assert re.search(rf"{asked} +\d+\.\d │ +yes │", shown.out)
     for note in proof.notes:
         assert f"- {note}" in re.sub(r" *\n  ", " ", shown.out)
     assert re.search(r"^loop 3 +e +e +e +e +e +1-5$", shown.out, re.MULTILINE)
@@ -101,7 +115,8 @@ def test_a_theorem_is_shown_and_saved(tmp_path: Path, capsys: Captured) -> None:
         assert f"Drawn in out/group-composition-{i}.svg and group-composition-{i}.png\n" in shown.out
         assert (tmp_path / "out" / f"group-composition-{i}.png").read_bytes().startswith(b"\x89PNG")
 
-    (saved,) = (tmp_path / "out" / "group-composition").iterdir()
+    saved, in_precision = sorted((tmp_path / "out" / "group-composition").iterdir())
+    assert (saved.name, in_precision.name) == ("S3-n5", "S3-n5-F2")
     assert f"Saved out/group-composition/{saved.name}\n" in shown.out
     model, s3 = load(saved), group("S3")
     built = build_group_composition(s3, n=5).model()
@@ -118,9 +133,10 @@ def same_weights(one: LoopedTransformer, other: LoopedTransformer) -> bool:
 
 
 def test_a_picture_goes_here_unless_told_otherwise(tmp_path: Path, capsys: Captured) -> None:
-    assert run("cot", "--bits", "2", "--show") == 0
+    assert run("cot", "--bits", "2", "--group", "S3", "--show") == 0
     assert "Drawn in cot-2.svg and cot-2.png\n" in capsys.readouterr().out
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cot-1.png", "cot-1.svg", "cot-2.png", "cot-2.svg"]
+    drawn = [f"cot-{i}.{kind}" for i in ("1", "2", "3", "4", "attention-1") for kind in ("png", "svg")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == drawn
 
 
 def test_what_is_not_exact_is_told(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,14 +144,50 @@ def test_what_is_not_exact_is_told(capsys: Captured, monkeypatch: pytest.MonkeyP
         return torch.arange(1, length + 1) - t > n
 
     monkeypatch.setattr(chain_of_thought, "mask", one_late)
-    assert run("cot", "--bits", "2") == 1
+    assert run("cot", "--bits", "2", "--group", "S3") == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if re.search(r"│ +(yes|NO) │", line)]
-    assert len(lines) == 8
+    assert len(lines) == 13
     assert all(("NO" in line) == ("mask from outside" in line) for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("command", "where"),
+    [
+        ("group-composition --group S3 --n 8 --break product", "feed-forward"),
+        ("group-composition --group S3 --n 8 --loops -1", "2 loops, should be 3"),
+        ("simulation --break switch", "all but # are hidden"),
+        ("simulation --loops -1", "loops, should be"),
+        ("phop --p 4 --n 12 --inputs 3 --break temperature", "following a pointer, attention"),
+        ("phop --p 4 --n 12 --inputs 3 --loops -1", "3 loops, should be 4"),
+        ("cot --run mine --n 2 --m 3 --break mask", "should be"),
+        ("cot --run mine --n 2 --m 3 --loops -1", "2 loops, should be 3"),
+    ],
+)
+def test_what_is_broken_on_purpose_is_told_and_not_saved(
+    command: str, where: str, tmp_path: Path, capsys: Captured
+) -> None:
+    save(random_transformer((0, 1), seed=0, vocabulary=3, n_max=5).model(), tmp_path / "mine")
+    assert run(*command.split(), "--save", "out", "--json") == 1
+    (told,) = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert told["exact"] is False
+    assert any(where in check["where"] for check in told["checks"] if not check["exact"])
+    assert all(check["where"] for check in told["checks"] if not check["exact"])
+    assert not list(tmp_path.glob("out/*/*"))
+
+
+def test_ones_own_transformer(tmp_path: Path, capsys: Captured) -> None:
+    save(random_transformer((0, 1, 0), seed=0, vocabulary=3, n_max=7).model(), tmp_path / "mine")
+    assert run("simulation", "--run", "mine", "--json") == 0
+    assert next(check["what"] for check in json.loads(capsys.readouterr().out)["checks"]) == "own: weights and switches"
+    assert run("cot", "--run", "mine", "--n", "3", "--m", "4", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {check["scope"] for check in told["checks"]} == {"every input, 27"}
+    assert run("cot", "--run", "mine", "--n", "3", "--m", "5") == 2
+    assert "n+m=8: allowed is up to 7, the positions of θ" in capsys.readouterr().err
+
+
 def test_no_inputs_prove_nothing() -> None:
-    assert not Check("nothing", inputs=0, wrong=0, seconds=0.0).exact
+    assert not Check("nothing", "no input", cases=0, unit="inputs", wrong=0, seconds=0.0).exact
 
 
 @dataclass(frozen=True)
@@ -154,6 +206,7 @@ class SmallPHop(PHopOptions):
 @dataclass(frozen=True)
 class SmallChain(ChainOfThoughtOptions):
     bits: int = 2
+    group: str = "Z2"
 
 
 def test_all(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +218,7 @@ def test_all(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) 
     shown = capsys.readouterr().out
     summary = shown[shown.index("All theorems") :]
     rows = re.findall(r"│ (\S+) +│ +\d+ │ +[\d,]+ │ +(\d+) │ +(\S+) │ +[\d.]+ │", summary)
-    assert rows == [(name, "0", "yes") for name in ("group-composition", "simulation", "phop", "cot")]
+    assert rows == [(name, "0", "yes") for name in THEOREMS]
     saved = sorted(path.parent for path in tmp_path.glob("weights/*/*/config.json"))
     assert {path.parent.name for path in saved} == {"group-composition", "simulation", "phop", "cot"}
     assert len(saved) == shown.count("Saved weights/")

@@ -20,6 +20,7 @@ from loopt.tasks import groups
 from loopt.tasks.group import GroupComposition
 from loopt.tasks.groups import Group
 from loopt.theory import precision
+from loopt.theory.controls import control, weight_groups
 from loopt.theory.formal import FormalTransformer
 from loopt.theory.gates import signed_binary
 from loopt.theory.group_composition import (
@@ -31,11 +32,11 @@ from loopt.theory.group_composition import (
     bits_of_element,
     build_group_composition,
     build_in_precision,
-    prove,
+    precision_of,
     residual_space,
-    smallest_precision,
     some_words,
 )
+from loopt.theory.group_composition_proof import BREAKS, certify, prove
 from loopt.theory.precision import FixedPoint
 from loopt.theory.thresholds import bisect
 
@@ -132,7 +133,14 @@ def test_sizes_are_those_claimed(name: str, order: int, m: int, n: int, log_n: i
 @pytest.mark.parametrize("n", [2, 5])
 def test_precision_depends_on_the_group_only(name: str, s: int, n: int) -> None:
     """2m + 1 ≤ 2^2s - 1 and s ≥ 2: up to 128 elements s = 2 is enough."""
-    assert smallest_precision(groups.group(name), n, inputs=2) == s
+    group = groups.group(name)
+    assert precision_of(group) == s
+    words = some_words(group, n, 2, seed=0)
+    right = composed(name, words)
+    assert torch.equal(answers_in_precision(build_in_precision(group, n, s), group, words, s), right)
+    too_little = build_in_precision(group, n, s - 1)
+    if not precision.weight_outside(too_little, s - 1):
+        assert not torch.equal(answers_in_precision(too_little, group, words, s - 1), right)
 
 
 @pytest.mark.parametrize("factor", [0.0, -1.0])
@@ -280,15 +288,53 @@ def test_a_saved_model_is_the_same(tmp_path: Path) -> None:
 def test_proof() -> None:
     proof = prove("A5", n=9, inputs=5)
     assert proof.exact
-    assert [check.inputs for check in proof.checks] == [7, 7]
+    assert [check.cases for check in proof.checks[2:]] == [7, 4]
     sizes = {size.name: size for size in proof.sizes}
     assert [name for name, size in sizes.items() if not size.as_claimed] == ["d_attn", "d_attn in F_2"]
     assert (sizes["loops T"].actual, sizes["d"].actual, sizes["d_ff"].actual) == (4, 30, 3636)
     assert sizes["precision s"].actual == 2
     assert proof.traces == ()
-    (model,) = proof.models.values()
+    assert list(proof.models) == ["A5-n9", "A5-n9-F2"]
+    model = proof.models["A5-n9"]
     words = some_words(groups.group("A5"), 9, 3, seed=9)
     assert torch.equal(answers(model, groups.group("A5"), words), composed("A5", words))
+
+
+def test_one_wrong_product_of_many_is_noticed() -> None:
+    """A unit that 40 random words of S4 do not use: the runs say yes, the certificate says no."""
+    s4, n = groups.group("S4"), 4
+    for s in (None, 2):
+        built = build_group_composition(s4, n) if s is None else build_in_precision(s4, n, s)
+        assert certify(built, s4, n, s).wrong == 0
+        W2 = built.layers[0].W2.clone()
+        W2[0, 17 * 24 + 5] *= -1
+        broken = replace(built, layers=(replace(built.layers[0], W2=W2),))
+        tally = certify(broken, s4, n, s)
+        assert tally.wrong == 1
+        assert "feed-forward" in tally.where
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0])
+@pytest.mark.parametrize("s", [None, 2])
+def test_each_weight_group_counts_in_the_certificate(s: int | None, factor: float) -> None:
+    built = build_group_composition(S3, 5) if s is None else build_in_precision(S3, 5, s)
+    survive = [
+        name for name, multiplied in weight_groups(built).items() if not certify(multiplied(factor), S3, 5, s).wrong
+    ]
+    # all codes of positions negated are as good as before: queries and keys both change their sign
+    assert survive == (["positions"] if s is None and factor == -1.0 else [])
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_what_is_broken_is_noticed(name: str) -> None:
+    proof = prove("S3", n=8, control=control(BREAKS, 0, name))
+    assert all(check.wrong and check.where for check in proof.checks[:2])
+
+
+def test_a_missing_loop_is_noticed() -> None:
+    proof = prove("S3", n=8, control=control(BREAKS, -1, None))
+    assert proof.checks[0].where == "2 loops, should be 3"
+    assert not any(check.exact for check in proof.checks)
 
 
 def test_trace_is_of_the_model() -> None:

@@ -15,7 +15,8 @@ from torch import Tensor
 from loopt import LoopedTransformer, LoopPlan, ModelConfig
 from loopt.errors import InputError
 from loopt.tasks import PHop
-from loopt.theory import phop
+from loopt.theory import phop, phop_counting, phop_proof
+from loopt.theory.controls import control, weight_groups
 from loopt.theory.formal import FormalTransformer
 from loopt.theory.learned import compare
 from loopt.theory.phop import (
@@ -26,12 +27,17 @@ from loopt.theory.phop import (
     bounds_of_phop,
     build_looped,
     build_phop,
+)
+from loopt.theory.phop_certificate import certify, certify_counting
+from loopt.theory.phop_counting import (
+    answers_in_precision,
+    build_counting,
+    build_looped_counting,
     levels_told_apart,
-    one_hot_sharpness,
-    wrong_in_precision,
+    precision_of,
 )
 from loopt.theory.precision import forward
-from loopt.theory.simulation import Bounds, simulate, with_start
+from loopt.theory.simulation import Bounds
 from loopt.theory.thresholds import bisect
 
 pytestmark = pytest.mark.slow
@@ -95,7 +101,7 @@ def test_sizes_do_not_grow() -> None:
     for p, n in ((4, 16), (31, 64), (32, 256), (1024, 1024)):
         built, looped = build_phop(p, n), build_looped(p, n)
         assert (built.d, built.d_ff, built.n_heads, built.d_qk, built.d_v) == (19, 15, 1, 3, 4)
-        assert (looped.d, looped.d_ff, looped.n_heads, looped.d_attn) == (24, 36, 3, 4)
+        assert (looped.d, looped.d_ff, looped.n_heads, looped.d_attn) == (24, 39, 3, 6)
         assert str(looped.plan) == f"1x{math.ceil(math.log2(p)) + 2}"
 
 
@@ -180,30 +186,69 @@ def test_recency_cannot_be_one_hot_in_plain_fixed_point() -> None:
     assert levels_told_apart(9, "shifted") < 256 <= levels_told_apart(10, "shifted")
 
 
-def test_precision_that_is_needed() -> None:
-    tokens, wanted = phop.draw(4, n=256, alphabet=4, inputs=2, seed=0)
-    assert phop.smallest_precision(4, tokens, wanted) == 21
-    assert wrong_in_precision(4, tokens, wanted, 20, "shifted", sharpness=8) == 0
-    assert all(wrong_in_precision(4, tokens, wanted, 19, "shifted", beta) > 0 for beta in range(1, 16))
-    for s in (21, 25):
-        assert wrong_in_precision(4, tokens, wanted, s, "plain", one_hot_sharpness(s)) > 200
+@given(data=st.data(), alphabet=st.integers(2, 9), n=st.integers(2, 20))
+@settings(max_examples=30, deadline=None)
+def test_any_sequence_by_counting_in_plain_fixed_point(data: st.DataObject, alphabet: int, n: int) -> None:
+    p = data.draw(st.integers(1, n))
+    some = data.draw(st.integers(1, alphabet))
+    tokens = data.draw(st.lists(st.integers(0, some - 1), min_size=1, max_size=n))
+    wanted = torch.tensor([PHop(p=(p,), n=n, alphabet=alphabet, sampler="uniform").solve(tokens)])
+    s = precision_of(p, n)
+    built, ids = build_counting(p, n, s, alphabet), torch.tensor([tokens])
+    assert torch.equal(answers_in_precision(built, ids, s), wanted)
+    looped = build_looped_counting(p, n, s, alphabet)
+    assert torch.equal(answers_in_precision(looped, ids, s, alphabet + 1), wanted)
+    assert looped.plan.depth == math.ceil(math.log2(p)) + 3
+    assert looped.n_heads == (5 if p > 1 else 4)
+
+
+def test_every_short_sequence_by_counting() -> None:
+    ids = torch.tensor(list(product(range(2), repeat=8)))
+    for p in (1, 3, 8):
+        task = PHop(p=(p,), n=8, alphabet=2, sampler="uniform")
+        wanted = torch.tensor([task.solve(tokens) for tokens in ids.tolist()])
+        s = precision_of(p, 8)
+        assert torch.equal(forward(build_counting(p, 8, s, 2), ids, s).argmax(-1), wanted)
 
 
 def test_precision_grows_with_the_logarithm_of_n() -> None:
-    needed = []
-    for n in (8, 16, 32, 64):
-        tokens, wanted = phop.draw(4, n, alphabet=4, inputs=6, seed=0)
-        needed.append(phop.smallest_precision(4, tokens, wanted))
-    assert needed == [10, 13, 15, 17]
+    needed = [precision_of(4, n) for n in (8, 16, 32, 64, 128, 256, 512, 1024)]
+    assert needed == [9, 12, 14, 16, 18, 20, 23, 25]
+    with pytest.raises(InputError, match="n=4096: in F_s this takes s=29"):
+        precision_of(4, 4096)
 
 
-def test_looped_in_fixed_point() -> None:
-    s = 21
-    tokens, wanted = phop.draw(4, n=256, alphabet=4, inputs=2, seed=0)
-    constants = Constants(sharpness=one_hot_sharpness(s))
-    built = build_phop(4, 256, constants=constants)
-    looped = simulate(built, bounds_of_phop(256, 4, constants))
-    assert torch.equal(forward(looped, with_start(built, tokens), s, "shifted")[:, 1:].argmax(-1), wanted)
+@pytest.mark.parametrize(("p", "n"), [(1, 2), (2, 9), (6, 12), (8, 40)])
+def test_certificates_say_yes(p: int, n: int) -> None:
+    s = precision_of(p, n)
+    assert certify(build_phop(p, n, 3), p, n, 3).wrong == 0
+    assert certify_counting(build_counting(p, n, s, 3), p, n, s, 3).wrong == 0
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0])
+def test_each_weight_group_counts_in_the_certificates(factor: float) -> None:
+    p, n = 5, 12
+    s = precision_of(p, n)
+    for name, multiplied in weight_groups(build_phop(p, n)).items():
+        assert certify(multiplied(factor), p, n).wrong, name
+    for name, multiplied in weight_groups(build_counting(p, n, s)).items():
+        assert certify_counting(multiplied(factor), p, n, s).wrong, name
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(phop_counting.Constants)])
+def test_every_constant_of_counting_counts(field: str) -> None:
+    p, n = 3, 10
+    s = precision_of(p, n)
+    weaker = replace(phop_counting.Constants(), **{field: 2.0**-5})
+    tally = certify_counting(build_counting(p, n, s, 4, weaker), p, n, s)
+    assert tally.wrong
+    assert tally.where
+
+
+def test_a_bit_less_is_too_little() -> None:
+    for n in (8, 32):
+        s = precision_of(2, n) - 1
+        assert certify_counting(build_counting(2, n, s), 2, n, s).wrong
 
 
 @pytest.mark.parametrize("p", [1, 4, 6])
@@ -268,14 +313,27 @@ def test_what_cannot_be_built_is_named() -> None:
 
 @pytest.mark.parametrize("p", [4, 5])
 def test_proof(p: int) -> None:
-    proof = phop.prove(p=p, n=32, inputs=12, seed=3, show=True)
+    proof = phop_proof.prove(p=p, n=32, inputs=12, seed=3, show=True)
     assert proof.exact
-    assert [check.inputs for check in proof.checks] == [12 * 32, 12 * 32, 4 * 32]
-    unlike = [size.name for size in proof.sizes if not size.as_claimed]
-    assert unlike == ([] if p == 4 else ["layers, ⌊log2 p⌋+2"])
+    assert [check.scope for check in proof.checks[:4]] == ["every sequence of 32 letters of 4"] * 4
+    assert [check.scope for check in proof.checks[4:]] == ["12 sampled sequences", "2 sampled sequences"]
+    assert [check.cases for check in proof.checks[4:]] == [12, 2]
+    unlike = {size.name for size in proof.sizes if not size.as_claimed}
+    in_precision = {"in F_s: layers", "in F_s: heads", "looped in F_s: heads", "looped: attention width"}
+    assert unlike == in_precision | ({"layers, ⌊log2 p⌋+2"} if p == 5 else set())
     assert len(proof.traces) == 1
+
+
+@pytest.mark.parametrize("name", phop_proof.BREAKS)
+def test_what_is_broken_is_noticed_by_both_certificates(name: str) -> None:
+    proof = phop_proof.prove(p=4, n=12, inputs=3, control=control(phop_proof.BREAKS, 0, name))
+    over_the_reals, _, counting, _, *_ = proof.checks
+    assert over_the_reals.wrong
+    assert over_the_reals.where
+    assert counting.wrong
+    assert counting.where
 
 
 def test_a_proof_needs_inputs() -> None:
     with pytest.raises(InputError, match="inputs=0: allowed is 1 to 1000000000"):
-        phop.prove(inputs=0)
+        phop_proof.prove(inputs=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -34,15 +35,16 @@ def _sizes(sizes: Sequence[Size]) -> Table:
 
 def _checks(checks: Sequence[Check]) -> Table:
     table = Table()
-    columns = ["check", "inputs", "wrong", "seconds", "exact"]
+    columns = ["check", "for", "cases", "wrong", "seconds", "exact"]
     if any(check.worst is not None for check in checks):
-        columns.insert(3, "largest error")
+        columns.insert(4, "largest error")
     for column in columns:
-        table.add_column(column, justify="left" if column == "check" else "right")
+        table.add_column(column, justify="left" if column in ("check", "for") else "right")
     for check in checks:
         cells = {
-            "check": check.what,
-            "inputs": f"{check.inputs:,}",
+            "check": check.what if check.exact or not check.where else f"{check.what}\nwrong: {check.where}",
+            "for": check.scope,
+            "cases": f"{check.cases:,} {check.unit}",
             "wrong": f"{check.wrong:,}",
             "largest error": "" if check.worst is None else f"{check.worst:.1e}",
             "seconds": f"{check.seconds:.1f}",
@@ -55,14 +57,27 @@ def _checks(checks: Sequence[Check]) -> Table:
 def summary(proofs: dict[str, Proof], seconds: dict[str, float]) -> Table:
     """Returns a table with a row for each theorem; ``seconds`` include building and tracing."""
     table = Table(title="All theorems", title_justify="left", title_style="bold")
-    for column in ("theorem", "checks", "inputs", "wrong", "exact", "seconds"):
+    for column in ("theorem", "checks", "cases", "wrong", "exact", "seconds"):
         table.add_column(column, justify="left" if column == "theorem" else "right")
     for name, proof in proofs.items():
-        inputs, wrong = sum(check.inputs for check in proof.checks), sum(check.wrong for check in proof.checks)
-        counts = (str(len(proof.checks)), f"{inputs:,}", f"{wrong:,}")
+        cases, wrong = sum(check.cases for check in proof.checks), sum(check.wrong for check in proof.checks)
+        counts = (str(len(proof.checks)), f"{cases:,}", f"{wrong:,}")
         style = "" if proof.exact else "bold red"
         table.add_row(name, *counts, _verdict(proof.exact), f"{seconds[name]:.1f}", style=style)
     return table
+
+
+def proof_record(name: str, proof: Proof) -> dict[str, object]:
+    """Returns a proof as ``loopt prove --json`` prints it."""
+    return {
+        "theorem": name,
+        "title": proof.title,
+        "exact": proof.exact,
+        "sizes": [{**asdict(size), "as_claimed": size.as_claimed} for size in proof.sizes],
+        "checks": [{**asdict(check), "exact": check.exact} for check in proof.checks],
+        "notes": list(proof.notes),
+        "traces": [asdict(trace) for trace in proof.traces],
+    }
 
 
 def _verdict(exact: bool) -> str:

@@ -13,17 +13,22 @@ step t:
 
 The residual stream of position i when loop t begins, and what writes it:
 
-    x         d    θ_TE(v_i) + θ_PE(i), as in θ itself             layers 1 to L, then the second head of layer L+1
+    one       1    1
+    x         d    θ_TE(v_i) + θ_PE(i), as in θ itself             layers 1 to L; emptied by L+1, made anew by L+2
     position  d    θ_PE(i), apart from x, which θ's layers change
     token    |V|   v_i one-hot, all 0 for #                        layer L+2
     score    |V|   0; within the loop the logits of position i-1   layer L+1
+    distance |V|   0; within the loop how far each is from the best   layer L+1
     i, f     s, s  i and f(i) = [i-2]_+ + 1 in binary, ±1
     count     s    n+t-1 in binary, ±1                             layer L+2
     M         1    0; within the loop the mask 1[i ≥ n+t]          layer L+1
 
 i, f and count are the paper's p_i, of width 3s with s = ⌊log2(n+m)⌋ + 1. Positions are counted from 1, bits from the
-least significant one. Numbers are reals in float64; the paper's lemmas about F_s become groups of hidden units, with a
-comment that names the lemma. The checks are in ``chain_of_thought_proof``.
+least significant one. The paper's lemmas become groups of hidden units, with a comment that names the lemma.
+
+The same weights, but for two constants, are right over the reals and in plain F_s. In F_s every number of θ comes out
+the same, for any θ whose best logit is always alone, and any prompt: no sum that matters saturates or is rounded. The
+checks are in ``chain_of_thought_proof``.
 """
 
 from __future__ import annotations
@@ -39,6 +44,8 @@ from loopt.model import LoopedTransformer
 from loopt.plan import Block, LoopPlan
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head, HiddenUnits, Space, zeros
 from loopt.theory.gates import signed_binary
+from loopt.theory.lemmas import interleaved
+from loopt.theory.precision import FixedPoint, forward
 
 MaskBy = Literal["outside", "counter", "dummy"]
 """What makes the mask: the caller; a counter and a comparison, as in the paper; the embedding of #."""
@@ -46,19 +53,20 @@ MaskBy = Literal["outside", "counter", "dummy"]
 
 @dataclass(frozen=True)
 class Constants:
-    """The numbers of the construction. The first three have slack, measured by ``chain_of_thought_proof.thresholds``.
+    """The numbers of the construction. The first two have slack, measured by ``chain_of_thought_proof.thresholds``.
     With another 0 or negated the tokens are wrong; only increment = 0 leaves them right and the counter wrong."""
 
     beta: float = 20.0
-    """β. A code that differs in one bit scores 2β less in the heads of layer L+1."""
-    gate: float = 2.0
-    """B of the control gate, no less than the numbers it shuts off, which are at most 1."""
+    """β. A code that differs in one bit scores 2β less in the heads of layers L+1 and L+2."""
     gap: float = 1.0
-    """δ, at most the gap of θ's top two logits. 1/δ is the slope that turns distances into 0 or 1."""
+    """δ, at most the gap of θ's top two logits. Distances are in units of it, so all but that of the best are 1 or
+    more."""
     shift: float = 1.0
     """The factor on the logits fetched from the previous position."""
-    reset: float = 1.0
-    """The factor on the change of x back to θ's embedding."""
+    empty: float = 1.0
+    """The factor on x that is taken away after θ's layers."""
+    place: float = 1.0
+    """The factor on θ_PE(i), which is put in its place."""
     distance: float = 1.0
     """The factor on Σ_b relu(y_b - y_a), the distance of token a from the best."""
     forget_logits: float = 1.0
@@ -71,9 +79,17 @@ class Constants:
     drop: float = 1.0
     """The factor on the old token, which is taken away."""
     embed: float = 1.0
-    """The factor on the change of θ_TE in x."""
+    """The factor on θ_TE of the new token in x."""
+    keep: float = 1.0
+    """The factor on θ_TE of a token that stays."""
     increment: float = 1.0
     """The factor on the change of the counter's bits."""
+
+    @classmethod
+    def of(cls, s: int) -> Constants:
+        """Returns the constants for F_s. Numbers of F_s that differ do so by 2^-s or more, and B_s times that is 1."""
+        F = FixedPoint(s)
+        return cls(beta=F.largest, gap=1.0, distance=F.largest)
 
 
 @torch.no_grad()
@@ -84,6 +100,22 @@ def chain_of_thought(model: LoopedTransformer, prompts: Tensor, m: int) -> Tenso
     for _ in range(m):
         tokens = torch.cat((tokens, model(tokens)[:, -1].argmax(-1, keepdim=True)), dim=1)
     return tokens
+
+
+def chain_of_thought_in_precision(theta: FormalTransformer, prompts: Tensor, m: int, s: int) -> Tensor:
+    """Returns the same in F_s, where the likeliest token is the one with the largest logit: [B, n] -> [B, n+m]. A row
+    in which some best logit is not alone is -1, which no model says."""
+    tokens, alone = prompts, torch.ones(len(prompts), dtype=torch.bool)
+    for _ in range(m):
+        logits = forward(theta, tokens, s)[:, -1]  # [B, V]
+        alone &= (logits == logits.amax(-1, keepdim=True)).sum(-1) == 1
+        tokens = torch.cat((tokens, logits.argmax(-1, keepdim=True)), dim=1)
+    return torch.where(alone[:, None], tokens, -1)
+
+
+def run_in_precision(looped: FormalTransformer, prompts: Tensor, m: int, s: int | None) -> Tensor:
+    """Returns the tokens of all positions after the last loop, in F_s or float64: [B, n] -> [B, n+m]."""
+    return forward(looped, with_dummies(prompts, m, len(looped.tokens) - 1), s).argmax(-1)
 
 
 def with_dummies(prompts: Tensor, m: int, dummy: int) -> Tensor:
@@ -118,7 +150,7 @@ def coordinates(theta: FormalTransformer, n: int, m: int, mask_by: MaskBy) -> Sp
     """Returns the coordinates listed above, less those of the mask that ``mask_by`` does not need."""
     d, V, s = theta.d, len(theta.tokens), bits_for(n, m)
     of_mask = {"outside": {}, "counter": {"count": s, "M": 1}, "dummy": {"M": 1}}[mask_by]
-    return Space(x=d, position=d, token=V, score=V, i=s, f=s, **of_mask)
+    return Space(one=1, x=d, position=d, token=V, score=V, distance=V, i=s, f=s, **of_mask)
 
 
 class _Build:
@@ -153,6 +185,7 @@ class _Build:
         if self.mask_by == "counter":
             codes["count"] = torch.full_like(i, self.n)
         rows = self.theta.positions[: len(i)] @ (self.space.read("x") + self.space.read("position"))
+        rows += self.space.unit("one")
         for name, number in codes.items():
             rows += signed_binary(number, self.s) @ self.space.read(name)
         return rows
@@ -163,47 +196,48 @@ class _Build:
         heads = tuple(Head(h.query @ x, h.key @ x, h.value @ x, h.output @ x) for h in layer.heads)
         return FormalLayer(heads, W1=layer.W1 @ x, b1=layer.b1, W2=x.T @ layer.W2, b2=layer.b2 @ x)
 
+    def look_at(self, target: str, value: Tensor, output: Tensor) -> Head:
+        """Builds the head by which position i fetches ``value`` from the position whose number is ``target`` (E.3)."""
+        one, read = self.space.unit("one"), self.space.read
+        key = self.constants.beta * interleaved(read("i"), -one)
+        return Head(interleaved(read(target), one), key, value, output)
+
     def previous_logits_and_distances(self) -> FormalLayer:
-        """Builds layer L+1: each position fetches the logits y of the one before it and turns each into the token's
-        distance from the best, Σ_b relu(y_b - y_a), the first half of the argmax lemma."""
+        """Builds layer L+1: each position fetches the logits y of the one before it (the shift lemma) and makes of each
+        the token's distance from the best, Σ_b relu(y_b - y_a), the first half of the argmax lemma. It empties x."""
         c, read, unit = self.constants, self.space.read, self.space.unit
-        score = read("score")
-        shift = Head(  # the shift lemma: position i looks at f(i)
-            query=c.beta * read("f"), key=read("i"), value=c.shift * self.theta.output @ read("x"), output=score
-        )
-        embedding = self.theta.tokens.T @ read("token") + read("position")  # [d, size]
-        reset = Head(  # position i looks at itself
-            query=c.beta * read("i"), key=read("i"), value=c.reset * (embedding - read("x")), output=read("x")
-        )
+        score, distance = read("score"), read("distance")
+        shift = self.look_at("f", c.shift * self.theta.output @ read("x"), score)
         units = HiddenUnits()
         for a in range(self.V):
             for b in range(self.V):
                 if a != b:
-                    units.add(score[b] - score[a], 0.0, c.distance * score[a])
-            units.add(score[a], 0.0, -c.forget_logits * score[a])
-            units.add(-score[a], 0.0, c.forget_logits * score[a])
+                    units.add(score[b] - score[a], 0.0, c.distance / c.gap * distance[a])
+        for sign in (1, -1):
+            for old, factor in ((score, c.forget_logits), (read("x"), c.empty)):
+                for coordinate in old:
+                    units.add(sign * coordinate, 0.0, -sign * factor * coordinate)
         if self.mask_by == "counter":
             # the comparison lemma: 1[i > count] = relu(i-count) - relu(i-count-1), since both are integers
             powers = 0.5 * 2.0 ** torch.arange(self.s, dtype=torch.float64)
             ahead = c.compare * powers @ (read("i") - read("count"))
             units.add(ahead, 0.0, unit("M"))
             units.add(ahead, -1.0, -unit("M"))
-        return units.layer((shift, reset))
+        return units.layer((shift,))
 
     def next_token(self) -> FormalLayer:
-        """Builds layer L+2: where the mask is 1, the token at distance 0 replaces the old one."""
+        """Builds layer L+2: where the mask is 1, the token at distance 0 replaces the old one. x is embedded anew."""
         c, read, unit = self.constants, self.space.read, self.space.unit
-        score, token = read("score"), read("token")
-        open_gate, gate_bias = zeros(self.space.size), 0.0
-        if self.mask_by != "outside":
-            # the control gate lemma: -B·(1-M) shuts off hidden units where M = 0
-            open_gate, gate_bias = c.gate * unit("M"), -c.gate
+        distance, token, one = read("distance"), read("token"), unit("one")
+        M = one if self.mask_by == "outside" else unit("M")
         units = HiddenUnits()
         for a in range(self.V):
-            becomes_a = token[a] + c.embed * self.theta.tokens[a] @ read("x")  # the embedding lemma
-            units.add(-score[a] / c.gap + open_gate, 1.0 + gate_bias, c.write * becomes_a)  # argmax, second half
-            units.add(token[a] + open_gate, gate_bias, -c.drop * becomes_a)
-            units.add(score[a], 0.0, -c.forget_distances * score[a])
+            embedding = self.theta.tokens[a] @ read("x")  # the embedding lemma
+            # argmax, second half, and the control gate: all numbers are 0, 1 or more, so M and 1-M are gates of size 1
+            units.add(M - distance[a], 0.0, c.write * token[a] + c.embed * embedding)
+            units.add(token[a] + M - one, 0.0, -c.drop * token[a])
+            units.add(token[a] - M, 0.0, c.keep * embedding)
+            units.add(distance[a], 0.0, -c.forget_distances * distance[a])
         b2 = zeros(self.space.size)
         if self.mask_by == "counter":
             units.add(unit("M"), 0.0, -c.forget_mask * unit("M"))
@@ -212,7 +246,7 @@ class _Build:
             for j in range(1, self.s):
                 carry = 0.5 * count[:j].sum(0), 1.0 - 0.5 * j  # their AND: 1 if all j are +1, else ≤ 0
                 units.add(*carry, 2 * c.increment * (count[j] - 2 * count[j - 1]))
-        return units.layer(b2=b2)
+        return units.layer((self.look_at("i", c.place * read("position"), read("x")),), b2=b2)
 
 
 def mask(length: int, n: int, t: int) -> Tensor:

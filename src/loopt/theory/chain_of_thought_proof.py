@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,6 +12,7 @@ from torch import Tensor
 from loopt.errors import InputError, require
 from loopt.limits import require_affordable
 from loopt.model import LoopedTransformer
+from loopt.tasks.groups import group
 from loopt.theory.chain_of_thought import (
     Constants,
     bits_for,
@@ -20,16 +20,29 @@ from loopt.theory.chain_of_thought import (
     build_masked,
     build_uncounted,
     chain_of_thought,
+    chain_of_thought_in_precision,
     coordinates,
     looped_states,
     read_out,
+    run_in_precision,
     run_looped,
     run_masked,
+    with_dummies,
 )
-from loopt.theory.examples import ADDITION_WORDS, all_additions, build_addition, random_transformer
+from loopt.theory.controls import Control, Damage, change_layer, cool, scaled
+from loopt.theory.examples import (
+    ADDITION_WORDS,
+    all_additions,
+    all_words,
+    build_addition,
+    build_composing_chain,
+    random_transformer,
+    rounded,
+)
 from loopt.theory.formal import FormalTransformer
 from loopt.theory.gates import signed_binary
-from loopt.theory.proof import Check, Proof, Size, Trace
+from loopt.theory.precision import attention_maps, weight_outside
+from loopt.theory.proof import AttentionMaps, Check, Proof, Size, Tally, Trace
 from loopt.theory.thresholds import bisect
 
 CHUNK = 64
@@ -39,6 +52,12 @@ PAIRS_PER_SECOND = 200
 TOLERANCE = 1e-9
 RANDOM_SHAPES = ((1, 3, 5, 6), (2, 6, 3, 9), (3, 4, 4, 8), (6, 5, 3, 12))
 """L, |V|, n and m of the random transformers."""
+SMALL_SHAPES = ((1, 3, 3, 6), (2, 4, 3, 5), (3, 3, 4, 4))
+"""The same of those that run in F_s."""
+BITS = 8
+"""The s of F_s in which they run."""
+SAMPLED_WORDS = 4
+MOST_PROMPTS = 1024
 
 Builder = Callable[[FormalTransformer, int, int, Constants], FormalTransformer]
 Runner = Callable[[LoopedTransformer, Tensor], Tensor]
@@ -51,6 +70,8 @@ class Case:
     theta: FormalTransformer
     prompts: Tensor  # [B, n]
     m: int
+    which: str = "every"
+    """Whether the inputs are "every" one that there is, or "sampled"."""
 
     @property
     def n(self) -> int:
@@ -80,18 +101,32 @@ def smallest_gap(model: LoopedTransformer, tokens: Tensor, n: int) -> float:
     return float((best[..., 0] - best[..., 1]).min())
 
 
-def all_prompts(vocabulary: int, n: int) -> Tensor:
-    """Returns every input of n tokens, [vocabulary^n, n]."""
-    return torch.cartesian_prod(*[torch.arange(vocabulary)] * n).view(-1, n)
-
-
 def addition_case(bits: int) -> Case:
     return Case(build_addition(bits), all_additions(bits)[0], bits)
 
 
 def random_case(seed: int, L: int, vocabulary: int, n: int, m: int) -> Case:
-    theta = random_transformer(range(L), seed, d=12, d_ff=16, vocabulary=vocabulary, n_max=n + m)
-    return Case(theta, all_prompts(vocabulary, n), m)
+    """Returns the first random transformer, from ``seed`` on, whose last token is not already there one loop early, so
+    that a missing loop is noticed."""
+    while True:
+        theta = random_transformer(range(L), seed, d=12, d_ff=16, vocabulary=vocabulary, n_max=n + m)
+        case = Case(theta, all_words(vocabulary, n), m)
+        if m == 1 or not torch.equal(_one_loop_early(case), case.tokens):
+            return case
+        seed += 1000
+
+
+def _one_loop_early(case: Case) -> Tensor:
+    model = build_looped(case.theta, case.n, case.m, case.constants).model()
+    return read_out(model, looped_states(model, case.prompts)[-2])
+
+
+def composing_case(name: str, n: int, words: int, seed: int) -> Case:
+    """Returns the transformer that composes n elements of a group word by word, with ``words`` random words."""
+    G = group(name)
+    drawn = torch.randint(G.order, (words, n), generator=torch.Generator().manual_seed(seed))
+    prompts = torch.cat([drawn, torch.full((words, 1), G.order)], dim=1)
+    return Case(build_composing_chain(G, n), prompts, n, "sampled")
 
 
 @dataclass(frozen=True)
@@ -100,21 +135,16 @@ class Thresholds:
 
     beta: float
     """The smallest β."""
-    gate: float
-    """The smallest B."""
     gap: float
     """The largest δ, in units of θ's gap."""
 
 
 def thresholds(case: Case) -> Thresholds:
-    """Returns the limits of β, B and δ by bisection, one at a time with the others as they are.
-
-    A δ of one gap and a B of 1 are always enough. Random transformers, whose logits are often close, need that B, and a
-    β between 3 and 5; addition needs less:
+    """Returns the limits of β and δ by bisection, each with the other as it is. A δ of one gap is always enough.
 
     >>> found = thresholds(addition_case(bits=3))
-    >>> [round(value, 2) for value in (found.beta, found.gate, found.gap)]
-    [0.97, 0.81, 1.24]
+    >>> [round(value, 2) for value in (found.beta, found.gap)]
+    [1.14, 1.24]
     """
 
     def works(**changed: float) -> bool:
@@ -123,7 +153,6 @@ def thresholds(case: Case) -> Thresholds:
 
     return Thresholds(
         beta=bisect(lambda beta: works(beta=beta), 0.0, case.constants.beta),
-        gate=bisect(lambda gate: works(gate=gate), 0.0, case.constants.gate),
         gap=1 / bisect(lambda slope: slope > 0 and works(gap=case.gap / slope), 0.0, 2.0),
     )
 
@@ -142,70 +171,170 @@ def drift(theta: FormalTransformer, looped: LoopedTransformer, prompts: Tensor, 
     return torch.stack(worst).amax(0)
 
 
-def check(bits: int) -> None:
-    """Raises an InputError where ``prove`` would take too long."""
+def check(bits: int, name: str = "S5") -> None:
+    """Raises an InputError where ``prove`` would take too long or too much memory, or has no such group."""
     require(1 <= bits <= 64, "bits", bits, "1 to 64", InputError)
     require_affordable(f"adding all {4**bits:,} pairs of numbers of {bits} bits", seconds=4**bits // PAIRS_PER_SECOND)
+    V = group(name).order + 1
+    require_affordable(f"chain of thought over the {V - 1:,} elements of {name}", memory=8 * 4 * V * V * (3 * V + 100))
 
 
-def prove(bits: int = 6, seed: int = 0, show: bool = False) -> Proof:
-    """Checks addition of 1 to ``bits`` bits and four random transformers on all of their inputs; ``show`` traces the
-    addition of 11 and 6."""
-    check(bits)
-    additions = [addition_case(k) for k in range(1, bits + 1)]
+def prove(bits: int = 6, seed: int = 0, show: bool = False, control: Control | None = None, name: str = "S5") -> Proof:
+    """Checks addition of 1 to ``bits`` bits, four random transformers and the composition of a group's elements one by
+    one, on all of their inputs, or on sampled ones where said; ``show`` traces the addition of 11 and 6, and a word of
+    the group."""
+    check(bits, name)
+    change = control or Control()
+    first = min(bits, 1 - min(change.loops, 0))  # one loop has to be left
+    additions = [addition_case(k) for k in range(first, bits + 1)]
     randoms = [random_case(seed + i, *shape) for i, shape in enumerate(RANDOM_SHAPES)]
-    checks = [_check_addition(additions)]
-    for what, cases in ((f"addition, 1 to {bits} bits", additions), ("random transformers", randoms)):
+    composing = composing_case(name, 6, SAMPLED_WORDS, seed)
+    checks = [_check_addition(additions), _check_composition(composing, name)]
+    named = ((f"addition, {first} to {bits} bits", additions), ("random transformers", randoms))
+    for what, cases in named:
         checks += [
-            _check_tokens(f"{what}: mask from outside", cases, build_masked, run_masked),
-            _check_tokens(f"{what}: looped", cases, build_looped, run_looped),
-            _check_tokens(f"{what}: looped, without a counter", cases, build_uncounted, run_looped),
+            _check_tokens(f"{what}: mask from outside", cases, build_masked, run_masked, change),
+            _check_tokens(f"{what}: looped", cases, build_looped, run_looped, change),
+            _check_tokens(f"{what}: looped, without a counter", cases, build_uncounted, run_looped, change),
         ]
-    checks.append(_check_states("what positions hold after each loop", [*additions, *randoms]))
+    checks += [
+        _check_composing(composing, change, name),
+        _check_states("what positions hold after each loop", [*additions, *randoms], change),
+        *(_check_in_precision(*shape, seed=seed, change=change) for shape in SMALL_SHAPES),
+    ]
     largest = additions[-1]
     theta, n, m = largest.theta, largest.n, largest.m
-    looped, uncounted = build_looped(theta, n, m, largest.constants), build_uncounted(theta, n, m, largest.constants)
+    looped, uncounted = (change(build(theta, n, m, largest.constants)) for build in (build_looped, build_uncounted))
     return Proof(
         title=f"Theorem 5.4: a looped transformer simulates chain of thought; sizes for addition of {bits} bits",
         sizes=_sizes(largest, looped, uncounted),
         checks=tuple(checks),
-        models={"chain-of-thought": theta.model(), "looped": looped.model(), "uncounted": uncounted.model()},
+        models={
+            f"addition-{bits}-chain": theta.model(),
+            f"addition-{bits}-looped": looped.model(),
+            f"addition-{bits}-uncounted": uncounted.model(),
+        },
         notes=_notes(additions, randoms),
-        traces=_traces(addition_case(bits=4), a=11, b=6) if show else (),
+        traces=(*_traces(addition_case(bits=4), 11 * 16 + 6, ADDITION_WORDS, "11 + 6"), *figure_4(name, 4, seed))
+        if show
+        else (),
+        maps=(_maps(additions[min(2, len(additions) - 1)]),) if show else (),
     )
 
 
+def _maps(case: Case) -> AttentionMaps:
+    """Returns the maps of the last input of addition; they are those of positions, and the same in every loop."""
+    looped = build_looped(case.theta, case.n, case.m, case.constants)
+    ids = with_dummies(case.prompts[-1:], case.m, len(case.theta.tokens))[0]
+    heads = (("fetch a", "fetch b"), ("logits before",), ("itself",))
+    of_layers = attention_maps(looped, ids)[: len(heads)]
+    rows = tuple(
+        (f"layer {layer}", tuple(zip(names, maps, strict=True)))
+        for layer, (names, maps) in enumerate(zip(heads, of_layers, strict=True), start=1)
+    )
+    tokens = (*_words(case.prompts[-1], ADDITION_WORDS), *["#"] * case.m)
+    return AttentionMaps("Addition by chain of thought, in every loop", tokens, rows)
+
+
+def prove_own(theta: FormalTransformer, n: int, m: int, seed: int = 0, control: Control | None = None) -> Proof:
+    """Checks the looped simulation of the user's own θ, on all inputs of n tokens where those are few, and else on
+    sampled ones."""
+    require(n >= 1, "n", n, "1 or more", InputError)
+    require(
+        n + m <= len(theta.positions), "n+m", n + m, f"up to {len(theta.positions)}, the positions of θ", InputError
+    )
+    change, V = control or Control(), len(theta.tokens)
+    few = V**n <= MOST_PROMPTS
+    drawn = torch.randint(V, (MOST_PROMPTS, n), generator=torch.Generator().manual_seed(seed))
+    case = Case(theta, all_words(V, n) if few else drawn, m, "every" if few else "sampled")
+    looped, uncounted = (change(build(theta, n, m, case.constants)) for build in (build_looped, build_uncounted))
+    return Proof(
+        title=f"Theorem 5.4: your transformer of {theta.plan.depth} layers, {m} tokens of chain of thought, looped",
+        sizes=_sizes(case, looped, uncounted),
+        checks=(
+            _check_tokens("your transformer: looped", [case], build_looped, run_looped, change),
+            _check_tokens("your transformer: looped, without a counter", [case], build_uncounted, run_looped, change),
+            _check_states("what positions hold after each loop", [case], change),
+        ),
+        models={"own-looped": looped.model()},
+        notes=(f"gap of the top two logits: {case.gap:.3g}; δ is half of it",),
+    )
+
+
+def _scope(cases: list[Case]) -> str:
+    """Returns of which inputs the cases have all, and of which some."""
+    inputs = sum(len(case.prompts) for case in cases)
+    return f"every input, {inputs:,}" if all(case.which == "every" for case in cases) else f"{inputs:,} sampled inputs"
+
+
 def _check_addition(additions: list[Case]) -> Check:
-    started = time.perf_counter()
-    wrong = sum(int((case.tokens[:, case.n :] != all_additions(case.m)[1]).any(1).sum()) for case in additions)
-    seconds = time.perf_counter() - started
-    return Check("chain of thought against adding integers", sum(len(c.prompts) for c in additions), wrong, seconds)
+    tally = Tally()
+    for case in additions:
+        tally.equal(f"sums of {case.m} bits", case.tokens[:, case.n :], all_additions(case.m)[1])
+    return tally.check("chain of thought against adding integers", _scope(additions), "inputs")
 
 
-def _check_tokens(what: str, cases: list[Case], build: Builder, run: Runner) -> Check:
-    started, wrong = time.perf_counter(), 0
+def _check_composition(case: Case, name: str) -> Check:
+    tally, G = Tally(), group(name)
+    products = [[G.product(*word[: t + 1]) for t in range(case.m)] for word in case.prompts[:, :-1].tolist()]
+    tally.equal(f"products of {name}", case.tokens[:, case.n :], torch.tensor(products))
+    return tally.check(f"{name}, one by one: chain of thought against composing", _scope([case]), "words")
+
+
+def _check_tokens(what: str, cases: list[Case], build: Builder, run: Runner, change: Control) -> Check:
+    tally = Tally()
     for case in cases:
-        model = build(case.theta, case.n, case.m, case.constants).model()
+        model = change(build(case.theta, case.n, case.m, case.constants)).model()
         for prompts, tokens in zip(case.prompts.split(CHUNK), case.tokens.split(CHUNK), strict=True):
-            wrong += int((run(model, prompts) != tokens).any(1).sum())
-    return Check(what, sum(len(case.prompts) for case in cases), wrong, time.perf_counter() - started)
+            found = run(model, prompts)
+            found = torch.cat([found, torch.full((len(found), tokens.shape[1] - found.shape[1]), -1)], dim=1)
+            tally.equal(f"{case.n} tokens and {case.m} more", found, tokens)
+    return tally.check(what, _scope(cases), "inputs")
 
 
-def _check_states(what: str, cases: list[Case]) -> Check:
-    started, drifts = time.perf_counter(), []
+def _check_composing(case: Case, change: Control, name: str) -> Check:
+    """Runs the paper's weights as they are; padded to the widths of one model they would take a gigabyte."""
+    tally, looped = Tally(), change(build_looped(case.theta, case.n, case.m, case.constants))
+    tally.equal("words", run_in_precision(looped, case.prompts, case.m, None), case.tokens)
+    return tally.check(f"{name}, one by one: looped", _scope([case]), "inputs")
+
+
+def _check_states(what: str, cases: list[Case], change: Control) -> Check:
+    tally, drifts = Tally(), []
     for case in cases:
-        model = build_looped(case.theta, case.n, case.m, case.constants).model()
+        model = change(build_looped(case.theta, case.n, case.m, case.constants)).model()
+        loops = len(model.config.plan.passes)
+        if loops != case.m:
+            tally.holds(f"{loops} loops, should be {case.m}", False)
+            continue
         for prompts, tokens in zip(case.prompts.split(CHUNK), case.tokens.split(CHUNK), strict=True):
             drifts.append(drift(case.theta, model, prompts, tokens))
-    worst = torch.cat(drifts)
-    wrong = int((worst > TOLERANCE).sum())
-    return Check(what, len(worst), wrong, time.perf_counter() - started, float(worst.max()))
+            tally.holds(f"{case.n} tokens and {case.m} more", drifts[-1] <= TOLERANCE)
+    return tally.check(what, _scope(cases), "inputs", float(torch.cat(drifts).max()) if drifts else None)
+
+
+def _check_in_precision(L: int, V: int, n: int, m: int, seed: int, change: Control) -> Check:
+    """Runs θ with weights rounded to F_s and its simulation, both in plain F_s, on every input of n tokens."""
+    tally, s = Tally(), BITS
+    theta = rounded(random_transformer(range(L), seed, d=6, d_ff=8, vocabulary=V, n_max=n + m), s)
+    prompts, looped = all_words(V, n), change(build_looped(theta, n, m, Constants.of(s)))
+    wanted = chain_of_thought_in_precision(theta, prompts, m, s)
+    unique = wanted[:, 0] >= 0
+    outside = weight_outside(looped, s)
+    if outside:
+        tally.holds(outside, False)
+    else:
+        found = run_in_precision(looped, prompts, m, s)
+        tally.equal(f"L={L}, {n} tokens and {m} more", found[unique], wanted[unique])
+    ties = int((~unique).sum())
+    scope = f"every input, {len(prompts):,}" + (f", less {ties} with a tie" if ties else "")
+    return tally.check(f"L={L}, |V|={V}: looped, in plain F_{s}", scope, "inputs")
 
 
 def _sizes(case: Case, looped: FormalTransformer, uncounted: FormalTransformer) -> tuple[Size, ...]:
     theta, s = case.theta, bits_for(case.n, case.m)
-    attn = "O(s) more: max(d_attn, s, d, |V|), since x and logits pass through it"
-    ff = f"O(s) more: max(d_ff, |V|²+|V|+2) with |V|={len(theta.tokens)}, about the argmax lemma's |V|²"
+    attn = "O(s) more: max(d_attn, 2s, d, |V|), since θ_PE and logits pass through it"
+    ff = f"O(s) more: max(d_ff, |V|²+|V|+2d+2) with |V|={len(theta.tokens)}, about the argmax lemma's |V|²"
     return (
         Size("layers in the block", None, looped.plan.distinct_layers, f"L+O(1): L+2 with L={theta.plan.depth}"),
         Size("loops", case.m, looped.plan.depth // looped.plan.distinct_layers),
@@ -213,10 +342,10 @@ def _sizes(case: Case, looped: FormalTransformer, uncounted: FormalTransformer) 
             "embedding size d",
             theta.d + 3 * s,
             looped.d,
-            "d+3s is claimed; it is 2d+2|V|+3s+1, since θ_PE(i), token and logits are kept beside x",
+            "d+3s is claimed; ours is 2d+3|V|+3s+2, with θ_PE(i), token, logits and distances beside x",
         ),
-        Size("embedding size, without a counter", None, uncounted.d, "2d+2|V|+2s+1"),
-        Size("attention heads", None, looped.n_heads, "constantly many more: max(H, 2)"),
+        Size("embedding size, without a counter", None, uncounted.d, "2d+3|V|+2s+2"),
+        Size("attention heads", None, looped.n_heads, "constantly many more: max(H, 1)"),
         Size("head width d_attn", None, looped.d_attn, attn),
         Size("hidden width d_ff", None, looped.d_ff, ff),
     )
@@ -227,28 +356,48 @@ def _notes(additions: list[Case], randoms: list[Case]) -> tuple[str, ...]:
     slack = thresholds(addition_case(bits=3))
     return (
         f"gap of the top two logits: {gaps[0]:.3g} in addition, {gaps[1]:.2g} in random transformers; δ is half of it",
-        f"on addition of 3 bits β ≥ {slack.beta:.2f}, B ≥ {slack.gate:.2f} and δ ≤ {slack.gap:.2f} gaps are enough",
+        f"on addition of 3 bits β ≥ {slack.beta:.2f} and δ ≤ {slack.gap:.2f} gaps are enough",
         "the counter can be left out: with a mask of 1 wherever a # was, in every loop, the tokens are the same",
         "the answer is read from the one-hot token; x holds θ_TE(v)+θ_PE(i), from which θ_OUTPUT cannot read v",
     )
 
 
-def _traces(case: Case, a: int, b: int) -> tuple[Trace, Trace]:
-    """Returns the two halves of Figure 4 for a + b: one more token per step; all at once, corrected by each loop."""
-    at = slice(a * 2**case.m + b, a * 2**case.m + b + 1)
-    prompt, chain = case.prompts[at], _words(case.tokens[at])
+def _traces(case: Case, row: int, words: Sequence[str], what: str) -> tuple[Trace, Trace]:
+    """Returns the halves of Figure 4 for one input: one more token per step; all at once, corrected by each loop."""
+    prompt, chain = case.prompts[row : row + 1], _words(case.tokens[row], words)
     looped = build_looped(case.theta, case.n, case.m, case.constants).model()
-    steps = [("input", (*_words(prompt), *[""] * case.m))]
-    loops = [("input", (*_words(prompt), *["#"] * case.m))]
+    steps = [("input", (*_words(prompt[0], words), *[""] * case.m))]
+    loops = [("input", (*_words(prompt[0], words), *["#"] * case.m))]
     for t, state in enumerate(looped_states(looped, prompt), start=1):
-        settled, guesses = case.n + t, _words(read_out(looped, state))
+        settled, guesses = case.n + t, _words(read_out(looped, state)[0], words)
         steps.append((f"step {t}", (*chain[:settled], *[""] * (case.m - t))))
         loops.append((f"loop {t}", (*guesses[:settled], *(f"({guess})" for guess in guesses[settled:]))))
     positions = tuple(str(i) for i in range(1, case.n + case.m + 1))
-    left = f"Chain of thought, {a} + {b}: every step runs the whole transformer and appends a token"
-    right = f"{a} + {b}, looped: loop t settles position {case.n}+t; in brackets what later loops write over"
+    left = f"Chain of thought, {what}: every step runs the whole transformer and appends a token"
+    right = f"{what}, looped: loop t settles position {case.n}+t; in brackets what later loops write over"
     return Trace(left, positions, tuple(steps)), Trace(right, positions, tuple(loops))
 
 
-def _words(tokens: Tensor) -> tuple[str, ...]:
-    return tuple(ADDITION_WORDS[token] for token in tokens[0].tolist())
+def figure_4(name: str, n: int, seed: int) -> tuple[Trace, Trace]:
+    """Returns Figure 4 for a word of a group: the chain of thought that composes it element by element, and the latent
+    thoughts of the looped model on the same word."""
+    case = composing_case(name, n, 1, seed)
+    return _traces(case, 0, (*group(name).elements, "="), f"{n} elements of {name}")
+
+
+def _words(tokens: Tensor, words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(words[token] for token in tokens.tolist())
+
+
+def _shut_the_gate(formal: FormalTransformer) -> FormalTransformer:
+    """Makes layer L+2 read a mask of 0, the last coordinate."""
+    return change_layer(formal, -1, lambda layer: replace(layer, W1=scaled(layer.W1, 0.0, slice(None), -1)))
+
+
+BREAKS: dict[str, Damage] = {
+    "temperature": cool(0.01, -2),
+    "mask": _shut_the_gate,
+    "counter": lambda formal: change_layer(formal, -1, lambda layer: replace(layer, b2=-layer.b2)),
+    "token": lambda formal: replace(formal, output=scaled(formal.output, -1.0, 0)),
+}
+"""What ``loopt prove cot --break`` can damage. Mask and counter are not there where the mask comes from outside."""

@@ -13,7 +13,8 @@ from loopt.plan import LoopPlan
 from loopt.tasks.groups import Group
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head, Space, zeros
 from loopt.theory.gates import signed_binary
-from loopt.theory.group_composition import bits_of_position, build_group_composition, residual_space
+from loopt.theory.group_composition import bits_of_element, bits_of_position, build_group_composition, residual_space
+from loopt.theory.precision import FixedPoint
 
 
 def random_transformer(
@@ -61,6 +62,23 @@ def random_transformer(
         layers=tuple(distinct[r] for r in order),
         output=normal(vocabulary, d),
     )
+
+
+def rounded(formal: FormalTransformer, s: int) -> FormalTransformer:
+    """Returns the transformer with every weight rounded to F_s."""
+    F = FixedPoint(s)
+
+    def layer(one: FormalLayer) -> FormalLayer:
+        heads = tuple(Head(*map(F.round, (h.query, h.key, h.value, h.output))) for h in one.heads)
+        return FormalLayer(heads, F.round(one.W1), F.round(one.b1), F.round(one.W2), F.round(one.b2))
+
+    tokens, positions, output = (F.round(weights) for weights in (formal.tokens, formal.positions, formal.output))
+    return FormalTransformer(formal.plan, tokens, positions, tuple(map(layer, formal.layers)), output)
+
+
+def all_words(vocabulary: int, n: int) -> Tensor:
+    """Returns every input of n tokens, [vocabulary^n, n]."""
+    return torch.cartesian_prod(*[torch.arange(vocabulary)] * n).view(-1, n)
 
 
 # Two numbers added by chain of thought
@@ -111,6 +129,36 @@ def all_additions(bits: int) -> tuple[Tensor, Tensor]:
 
 def _digits(number: int, bits: int) -> list[int]:
     return [number >> j & 1 for j in range(bits)]
+
+
+def build_composing_chain(group: Group, n: int) -> FormalTransformer:
+    """Builds one layer θ that continues g_1 … g_n = with the products g_1, g_1∘g_2, …, one token a step. Token |G| is =
+    and stands for the empty product.
+
+    Position n+t holds the product of t-1 elements and fetches g_t; the feed-forward has a unit for each pair, as in
+    Theorem 5.1, and the output layer reads what it wrote."""
+    require(n >= 1, "n", n, "1 or more", InputError)
+    m, s = bits_of_element(group), (2 * n + 1).bit_length()
+    space = Space(one=1, held=m, fetched=m, product=m, i=s, next=s)
+    codes = signed_binary(torch.arange(group.order), m)  # [|G|, m]
+    i = torch.arange(1, 2 * n + 2)
+    target = torch.where((i > n) & (i < 2 * n + 1), i - n, i)
+    positions = (
+        space.unit("one") + signed_binary(i, s) @ space.read("i") + signed_binary(target, s) @ space.read("next")
+    )
+    head = Head(20.0 * space.read("next"), space.read("i"), space.read("held"), space.read("fetched"))
+    left, right = codes.repeat_interleave(group.order, dim=0), codes.repeat(group.order, 1)  # [|G|², m] each
+    layer = FormalLayer(
+        heads=(head,),
+        W1=left @ space.read("held") + right @ space.read("fetched"),
+        b1=torch.full((group.order**2,), 1.0 - 2 * m, dtype=torch.float64),
+        W2=(codes[group.tensor().flatten()] @ space.read("product")).T,
+        b2=zeros(space.size),
+    )
+    tokens = torch.cat([codes, codes[group.identity, None]]) @ space.read("held")
+    output = torch.cat([codes, zeros(1, m)]) @ space.read("product") - space.unit("one")  # m - 1 for the right one
+    output[-1] -= m * space.unit("one")
+    return FormalTransformer(LoopPlan.parse("1x1"), tokens, positions, (layer,), output)
 
 
 def composition_by_prefixes(group: Group, n: int) -> FormalTransformer:

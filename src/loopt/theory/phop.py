@@ -26,22 +26,18 @@ True
 
 from __future__ import annotations
 
-import math
-import time
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from loopt.errors import InputError, require
-from loopt.limits import LARGEST, WORK_PER_SECOND, require_affordable
+from loopt.errors import InputError
 from loopt.model import LoopedTransformer
 from loopt.plan import LoopPlan
 from loopt.tasks.phop import LETTERS, PHop
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head, HiddenUnits, Space, zeros
-from loopt.theory.precision import MOST_BITS, FixedPoint, Softmax, forward
-from loopt.theory.proof import Check, Proof, Size, Trace
-from loopt.theory.simulation import SOFTMAX_MARGIN, Bounds, claimed_sizes, simulate
+from loopt.theory.proof import Trace
+from loopt.theory.simulation import SOFTMAX_MARGIN, Bounds, simulate
 
 ALPHABET = 4
 START = ALPHABET + 1
@@ -139,14 +135,12 @@ def build_phop(p: int, n: int, alphabet: int = ALPHABET, constants: Constants | 
     follow_pointer = lookup(
         space.unit("follow"), space.read("far", "near", "answer"), space.read("found_far", "found_near", "found_answer")
     )
-    half = 2.0 ** max(doublings(p) - 2, 0)  # the place value of the highest digit left
-    arrive = _feed_forward(space, gate=c.gate * n, half=half)
+    arrive = replace_pointers(space, gate=c.gate * n, half=first_half(p))
 
     places = torch.arange(1, n + 1, dtype=torch.float64)[:, None]  # [n, 1]
     positions = one + places * position + places**2 * space.unit("square") + (places == 1) * first
     positions = positions + (positions @ place)[:, None] * space.unit("found_near")  # layer 2 "finds" f_0
-    highest = 2 ** max(doublings(p) - 1, 0)
-    positions = positions + (p - 1) // highest * space.unit("turn") + (p - 1) % highest * space.unit("digits_left")
+    positions = positions + schedule_of_digits(p, space)
 
     binary = (torch.arange(alphabet)[:, None] >> torch.arange(digits)) & 1  # [alphabet, digits]
     letters = binary.double() @ letter  # [alphabet, d]
@@ -165,7 +159,7 @@ def build_phop(p: int, n: int, alphabet: int = ALPHABET, constants: Constants | 
     )
 
 
-def _feed_forward(space: Space, gate: float, half: float) -> FormalLayer:
+def replace_pointers(space: Space, gate: float, half: float) -> FormalLayer:
     """Builds the feed-forward that replaces what was held by what was found, writes far or near to ``follow``, as
     ``turn`` says, and the next digit to ``turn``. All of these are 0 or more, so that ReLU passes them unchanged."""
     units = HiddenUnits()
@@ -174,10 +168,12 @@ def _feed_forward(space: Space, gate: float, half: float) -> FormalLayer:
             units.add(found, 0.0, held - found)
             units.add(held, 0.0, -held)
 
-    one, turn, follow = space.unit("one"), space.unit("turn"), space.unit("follow")
-    units.add(follow, 0.0, -follow)
-    units.add(space.unit("found_far") - gate * (one - turn), 0.0, follow)
-    units.add(space.unit("found_near") - gate * turn, 0.0, follow)
+    one, turn = space.unit("one"), space.unit("turn")
+    pointers = (space.read(name) for name in ("follow", "found_far", "found_near"))
+    for follow, far, near in zip(*pointers, strict=True):
+        units.add(follow, 0.0, -follow)
+        units.add(far - gate * (one - turn), 0.0, follow)
+        units.add(near - gate * turn, 0.0, follow)
 
     left = space.unit("digits_left")
     takes_one = turn - 2 * half * left  # relu(left - half + 1) - relu(left - half) is 1 where left ≥ half, else 0
@@ -186,6 +182,17 @@ def _feed_forward(space: Space, gate: float, half: float) -> FormalLayer:
     units.add(turn, 0.0, -turn)
     units.add(left, 0.0, left)
     return units.layer()
+
+
+def first_half(p: int) -> float:
+    """Returns the place value of the highest digit of p - 1 after the first."""
+    return 2.0 ** max(doublings(p) - 2, 0)
+
+
+def schedule_of_digits(p: int, space: Space) -> Tensor:
+    """Returns what every position holds of the digits of p - 1: the first, and the number that the others make."""
+    highest = 2 ** max(doublings(p) - 1, 0)
+    return (p - 1) // highest * space.unit("turn") + (p - 1) % highest * space.unit("digits_left")
 
 
 def hops_held(p: int) -> tuple[int, ...]:
@@ -235,125 +242,9 @@ def answers(model: LoopedTransformer, tokens: Tensor, start: int | None = None) 
     """Returns a model's answer at every letter, [B, n] -> [B, n]. The looped model needs `#`, its ``start``, first."""
     if start is not None:
         tokens = torch.cat([torch.full_like(tokens[:, :1], start), tokens], dim=1)
-    choices = torch.cat([model(few).argmax(-1) for few in tokens.split(8)])  # larger batches are slower to allocate
+    few = max(1, 8 * 256**2 // tokens.shape[1] ** 2)  # larger batches are slower to allocate
+    choices = torch.cat([model(some).argmax(-1) for some in tokens.split(few)])
     return choices if start is None else choices[:, 1:]
-
-
-def one_hot_sharpness(s: int) -> int:
-    """Returns the smallest integer β for which e^-β rounds to 0 in F_s, so that a max-subtracted softmax is one-hot."""
-    return math.ceil((s + 1) * math.log(2))
-
-
-def wrong_in_precision(p: int, tokens: Tensor, wanted: Tensor, s: int, softmax: Softmax, sharpness: int) -> int:
-    """Returns how many positions of ``tokens`` [B, n] are not answered as ``wanted`` in F_s."""
-    built = build_phop(p, tokens.shape[1], constants=Constants(sharpness=sharpness))
-    try:
-        return int((forward(built, tokens, s, softmax).argmax(-1) != wanted).sum())
-    except InputError:  # a weight is not in F_s
-        return wanted.numel()
-
-
-def smallest_precision(p: int, tokens: Tensor, wanted: Tensor) -> int | None:
-    """Returns the smallest s for which the construction, with a one-hot max-subtracted softmax, is exact in F_s on
-    ``tokens`` [B, n]; None where that is more than MOST_BITS.
-
-    Products reach 2βn², so s is about 2·log2 n + log2 s + 1: 15 for n = 32, 21 for n = 256. (Nearly one-hot attention,
-    with β = 8, is exact in F_20 for n = 256.)
-    """
-    for s in range(1, MOST_BITS + 1):
-        if wrong_in_precision(p, tokens, wanted, s, "shifted", one_hot_sharpness(s)) == 0:
-            return s
-    return None
-
-
-def levels_told_apart(s: int, softmax: Softmax) -> int:
-    """Returns how many scores F_s has such that, of any two, softmax gives the higher one all the weight. Attention to
-    the most recent match can be one-hot over that many distances.
-
-    >>> [levels_told_apart(s, "plain") for s in (2, 4, 8)], [levels_told_apart(s, "shifted") for s in (2, 4, 8)]
-    ([3, 3, 3], [4, 10, 83])
-    """
-    F = FixedPoint(s)
-    highest = 4**s - 1  # B_s in steps of 2^-s
-
-    def one_hot(low: int, high: int) -> bool:
-        return F.softmax(torch.tensor([low, high]) * F.step, kind=softmax).tolist() == [0, 1]
-
-    score, levels = -highest, 1
-    while one_hot(score, highest):
-        tied, apart = score, highest
-        while apart - tied > 1:
-            middle = (tied + apart) // 2
-            tied, apart = (tied, middle) if one_hot(score, middle) else (middle, apart)
-        score, levels = apart, levels + 1
-    return levels
-
-
-def check(p: int, n: int, inputs: int) -> None:
-    """Raises an InputError where ``prove`` would take too long or too much memory."""
-    for name, value in (("p", p), ("n", n), ("inputs", inputs)):
-        require(1 <= value <= LARGEST, name, value, f"1 to {LARGEST}", InputError)
-    what = f"{inputs:,} sequences of n={n:,} letters"
-    scores = 8 * n * n  # of eight sequences at a time, or of four with two heads
-    require_affordable(what, memory=8 * (scores + 4 * inputs * n), seconds=inputs * n * n * 100 // WORK_PER_SECOND)
-
-
-def prove(p: int = 16, n: int = 256, inputs: int = 400, seed: int = 0, show: bool = False) -> Proof:
-    """Checks pointer doubling and its looped simulation against the task's answers at every position of ``inputs``
-    sequences of n letters; ``show`` traces the looped model on a short sequence."""
-    check(p, n, inputs)
-    tokens, wanted = draw(p, n, ALPHABET, inputs, seed)
-    built, looped = build_phop(p, n), build_looped(p, n)
-    models = {"phop": built.model(), "phop-looped": looped.model()}
-    checks = []
-    for what, model, start in (
-        (f"{built.plan.typography} transformer", models["phop"], None),
-        (f"{looped.plan.typography} looped transformer", models["phop-looped"], START),
-    ):
-        began = time.monotonic()
-        wrong = int((answers(model, tokens, start) != wanted).sum())
-        checks.append(Check(f"{what}: the answer at every position", wanted.numel(), wrong, time.monotonic() - began))
-
-    began = time.monotonic()
-    few, wanted_of_few = tokens[:4], wanted[:4]
-    s = smallest_precision(p, few, wanted_of_few)
-    if s is not None:
-        wrong = wrong_in_precision(p, few, wanted_of_few, s, "shifted", one_hot_sharpness(s))
-        what = f"in F_{s}, the smallest that is enough, with a max-subtracted softmax: the answer at every position"
-        checks.append(Check(what, wanted_of_few.numel(), wrong, time.monotonic() - began))
-    notes = (
-        f"{int((wanted == ALPHABET).sum())} of the {wanted.numel()} answers are ⊥",
-        "the claimed ⌊log2 p⌋+2 layers are enough for powers of two; for other p this construction takes ⌈log2 p⌉+2: "
-        "layer 2 reaches one hop, and following a pointer at most doubles the reach",
-        "the paper's F_s rounds exp and subtracts no maximum: then a head can be one-hot over at most "
-        f"{levels_told_apart(8, 'plain')} distances, whatever s, but has to find the most recent of {n} positions",
-    )
-    return Proof(
-        title=f"Corollary 5.3: {p}-hop over {n} letters by looping one layer {looped.plan.depth} times",
-        sizes=(*_sizes(p, built), *claimed_sizes("looped", built, looped)),
-        checks=tuple(checks),
-        models=models,
-        notes=notes,
-        traces=(trace(p, seed=seed),) if show else (),
-    )
-
-
-def _sizes(p: int, built: FormalTransformer) -> tuple[Size, ...]:
-    power_of_two = p & (p - 1) == 0
-    constant = "O(1): the same for all n and p"
-    return (
-        Size(
-            "layers, ⌊log2 p⌋+2",
-            p.bit_length() + 1,
-            built.plan.depth,
-            "" if power_of_two else "⌈log2 p⌉+2: p is not a power of two",
-        ),
-        Size("distinct layers", 3, built.plan.distinct_layers),
-        Size("heads", 1, built.n_heads),
-        Size("embedding", None, built.d, constant),
-        Size("attention width", None, built.d_attn, constant),
-        Size("hidden units", None, built.d_ff, constant),
-    )
 
 
 def trace(p: int, letters: str | None = None, seed: int = 0) -> Trace:

@@ -30,6 +30,8 @@ Softmax = Literal["plain", "shifted"]
 """plain: exp(x_j) / Σ exp(x_j), as in the paper; shifted: the largest x is subtracted first, as software does."""
 
 MOST_BITS = 25
+_MANY_TERMS = 256
+"""From so many terms on, a product of matrices looks for rows of which most are 0, such as those of hidden units."""
 _PRODUCTS_EXACT_TO = 17
 """Up to this s, rounding a product or quotient below B_s to float64 first cannot move it onto a tie of F_s."""
 
@@ -107,12 +109,28 @@ class FixedPoint:
         """Returns a ×_s b, [..., I, K] and [..., K, J] -> [..., I, J]: rounded products, summed from left to right."""
         if self._needs_no_rounding(a, b):
             return a @ b
+        if b.dim() == 2 and a.shape[-1] > _MANY_TERMS:
+            few = int((a != 0).sum(-1).max())
+            if 4 * few < a.shape[-1]:
+                return self._matmul_of_sparse_rows(a, b, few)
         shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
         total = torch.zeros(shape, dtype=torch.float64)
         for k in _indices_that_count(a, b):
             product = self.multiply(a[..., :, k, None], b[..., None, k, :])
             total.add_(product).clamp_(-self.largest, self.largest)
         return total
+
+    def _matmul_of_sparse_rows(self, a: Tensor, b: Tensor, few: int) -> Tensor:
+        """Returns the product where a row of a has at most ``few`` numbers that are not 0, which alone count."""
+        rows = a.reshape(-1, a.shape[-1])
+        order = torch.arange(rows.shape[-1], 0, -1, dtype=torch.int32)  # the first of those that count is the largest
+        at = torch.where(rows != 0, order, 0).topk(few, dim=-1).indices if few else None
+        total = torch.zeros((len(rows), b.shape[-1]), dtype=torch.float64)
+        for k in range(few):
+            assert at is not None
+            product = self.multiply(rows.gather(1, at[:, k, None]), b[at[:, k]])
+            total.add_(product).clamp_(-self.largest, self.largest)
+        return total.view(*a.shape[:-1], b.shape[-1])
 
     def softmax(self, scores: Tensor, visible: Tensor | None = None, kind: Softmax = "plain") -> Tensor:
         """Returns [[exp(x_j)]_s / Σ_j [exp(x_j)]_s]_s over the ``visible`` j of the last dimension. Where every
@@ -136,13 +154,40 @@ class FixedPoint:
         return bool((most <= self.largest).all())
 
 
+class Reals:
+    """The same operations over the reals, to the rounding of float64."""
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        return a + b
+
+    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
+        return a @ b
+
+    def softmax(self, scores: Tensor, visible: Tensor | None = None, kind: Softmax = "shifted") -> Tensor:
+        return (scores if visible is None else scores.masked_fill(~visible, -torch.inf)).softmax(-1)
+
+
+Arithmetic = FixedPoint | Reals
+
+
+def arithmetic(s: int | None) -> Arithmetic:
+    """Returns F_s, or the reals where s is None."""
+    return Reals() if s is None else FixedPoint(s)
+
+
 def forward(
-    formal: FormalTransformer, ids: Tensor, s: int, softmax: Softmax = "plain", states: list[Tensor] | None = None
+    formal: FormalTransformer,
+    ids: Tensor,
+    s: int | None,
+    softmax: Softmax = "plain",
+    states: list[Tensor] | None = None,
 ) -> Tensor:
-    """Runs a transformer in F_s, every operation rounded: ids [B, n] -> logits [B, n, V]. Appends the residual stream
-    after each loop, [B, n, d], to ``states``. Raises an InputError where a weight is not in F_s."""
-    F = FixedPoint(s)
-    check_weights(formal, s)
+    """Runs a transformer in F_s, every operation rounded, or in float64 where s is None: ids [B, n] -> logits [B, n,
+    V]. Appends the residual stream after each loop, [B, n, d], to ``states``. Raises an InputError where a weight is
+    not in F_s."""
+    F = arithmetic(s)
+    if s is not None:
+        check_weights(formal, s)
     x = F.add(formal.tokens[ids], formal.positions[: ids.shape[1]])  # [B, n, d]
     for one_pass in formal.plan.passes:
         for index in one_pass.layers:
@@ -154,7 +199,7 @@ def forward(
     return F.matmul(x, formal.output.T)
 
 
-def multi_head_attention(F: FixedPoint, heads: tuple[Head, ...], x: Tensor, softmax: Softmax = "plain") -> Tensor:
+def multi_head_attention(F: Arithmetic, heads: tuple[Head, ...], x: Tensor, softmax: Softmax = "plain") -> Tensor:
     """Returns the causal attention of all heads, summed in their order: [B, n, d] -> [B, n, d]."""
     total = torch.zeros_like(x)
     for head in heads:
@@ -162,16 +207,34 @@ def multi_head_attention(F: FixedPoint, heads: tuple[Head, ...], x: Tensor, soft
     return total
 
 
-def attention(F: FixedPoint, head: Head, x: Tensor, softmax: Softmax = "plain") -> Tensor:
+def attention(F: Arithmetic, head: Head, x: Tensor, softmax: Softmax = "plain") -> Tensor:
     """Returns the causal attention of one head: [B, n, d] -> [B, n, d]."""
-    query, key, value = (F.matmul(x, weight.T) for weight in (head.query, head.key, head.value))  # [B, n, d_qk or d_v]
-    scores = F.matmul(query, key.mT)  # [B, n, n]
-    visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-    mixed = F.matmul(F.softmax(scores, visible, softmax), value)  # [B, n, d_v]
+    mixed = F.matmul(attention_weights(F, head, x, softmax), F.matmul(x, head.value.T))  # [B, n, d_v]
     return F.matmul(mixed, head.output)
 
 
-def feed_forward(F: FixedPoint, layer: FormalLayer, x: Tensor) -> Tensor:
+def attention_weights(F: Arithmetic, head: Head, x: Tensor, softmax: Softmax = "plain") -> Tensor:
+    """Returns how much each position attends to each: [B, n, d] -> [B, n, n]."""
+    query, key = (F.matmul(x, weight.T) for weight in (head.query, head.key))  # [B, n, d_qk]
+    scores = F.matmul(query, key.mT)  # [B, n, n]
+    visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    return F.softmax(scores, visible, softmax)
+
+
+def attention_maps(formal: FormalTransformer, ids: Tensor, s: int | None = None) -> list[list[Tensor]]:
+    """Returns the weights [n, n] of every head of each layer that runs, in order, on one input [n]."""
+    F = arithmetic(s)
+    x = F.add(formal.tokens[ids[None]], formal.positions[: len(ids)])
+    maps = []
+    for step in formal.plan.steps:
+        layer = formal.layers[step.layer]
+        maps.append([attention_weights(F, head, x)[0] for head in layer.heads])
+        x = F.add(x, multi_head_attention(F, layer.heads, x))
+        x = F.add(x, feed_forward(F, layer, x))
+    return maps
+
+
+def feed_forward(F: Arithmetic, layer: FormalLayer, x: Tensor) -> Tensor:
     """Returns W_2 relu(W_1 x + b_1) + b_2: [B, n, d] -> [B, n, d]."""
     hidden = F.add(F.matmul(x, layer.W1.T), layer.b1).relu_()  # [B, n, d_ff]
     return F.add(F.matmul(hidden, layer.W2.T), layer.b2)
@@ -179,6 +242,13 @@ def feed_forward(F: FixedPoint, layer: FormalLayer, x: Tensor) -> Tensor:
 
 def check_weights(formal: FormalTransformer, s: int) -> None:
     """Raises an InputError where a weight is not a number of F_s."""
+    wrong = weight_outside(formal, s)
+    if wrong:
+        raise InputError(wrong)
+
+
+def weight_outside(formal: FormalTransformer, s: int) -> str:
+    """Returns a line about the first weight that is not a number of F_s, and an empty one where all are."""
     F = FixedPoint(s)
     weights = {"tokens": formal.tokens, "positions": formal.positions, "output": formal.output}
     for i, layer in enumerate(formal.layers):
@@ -189,7 +259,8 @@ def check_weights(formal: FormalTransformer, s: int) -> None:
     for name, weight in weights.items():
         if not F.contains(weight):
             wrong = weight[F.round(weight) != weight][0].item()
-            raise InputError(f"{name} holds {wrong}, which is not in F_{s}: multiples of 2^-{s} up to {F.largest}")
+            return f"{name} holds {wrong}, which is not in F_{s}: multiples of 2^-{s} up to {F.largest}"
+    return ""
 
 
 def _indices_that_count(a: Tensor, b: Tensor) -> list[int]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
 
 from loopt.model import LoopedTransformer
 
@@ -24,19 +28,79 @@ class Size:
 
 @dataclass(frozen=True)
 class Check:
-    """A comparison of the construction with its algorithm on some inputs."""
+    """A comparison of the construction with what the theorem says of it."""
 
     what: str
-    inputs: int
+    scope: str
+    """For which inputs this settles it, such as "every word of 64 elements" or "400 sampled sequences"."""
+    cases: int
+    """How many cases were compared."""
+    unit: str
+    """What a case is, such as "pairs of elements"."""
     wrong: int
-    """How many inputs came out wrong."""
+    """How many cases came out wrong."""
     seconds: float
     worst: float | None = None
     """The largest difference, where numbers are compared."""
+    where: str = ""
+    """The first case that came out wrong."""
 
     @property
     def exact(self) -> bool:
-        return self.wrong == 0 and self.inputs > 0
+        return self.wrong == 0 and self.cases > 0
+
+
+@dataclass
+class Tally:
+    """Counts the cases of one check while they are compared, and remembers the first that is wrong.
+
+    >>> tally = Tally()
+    >>> tally.equal("codes", torch.tensor([1, 2, 3]), torch.tensor([1, 2, 4]))
+    >>> tally.cases, tally.wrong, tally.where
+    (3, 1, 'codes: case 2 is 3, should be 4')
+    """
+
+    cases: int = 0
+    wrong: int = 0
+    where: str = ""
+    started: float = field(default_factory=time.perf_counter)
+
+    def holds(self, what: str, right: bool | Tensor) -> None:
+        """Counts the elements of ``right``, of which each should be true."""
+        right = torch.as_tensor(right)
+        self.cases += right.numel()
+        self._note(what, ~right.flatten())
+
+    def equal(self, what: str, found: Tensor, wanted: Tensor) -> None:
+        """Counts the rows of ``found`` and of ``wanted`` (or their elements, without further dimensions)."""
+        if found.shape != wanted.shape:
+            self.cases += 1
+            self._note(f"{what}: shape {tuple(found.shape)}, should be {tuple(wanted.shape)}", torch.tensor([True]))
+            return
+        apart = found != wanted
+        rows = apart.flatten(1).any(1) if apart.dim() > 1 else apart.reshape(-1)
+        self.cases += len(rows)
+        if not self.where and bool(rows.any()):
+            row = int(rows.nonzero()[0])
+            ours, theirs, differ = (
+                found.reshape(len(rows), -1),
+                wanted.reshape(len(rows), -1),
+                apart.reshape(len(rows), -1),
+            )
+            at = int(differ[row].nonzero()[0])
+            what = f"{what}: case {row} is {ours[row, at].item():.6g}, should be {theirs[row, at].item():.6g}"
+            self.where = what
+        self.wrong += int(rows.sum())
+
+    def _note(self, what: str, wrong: Tensor) -> None:
+        self.wrong += int(wrong.sum())
+        if not self.where and bool(wrong.any()):
+            at = f": case {int(wrong.nonzero()[0])}" if len(wrong) > 1 else ""
+            self.where = f"{what}{at}"
+
+    def check(self, what: str, scope: str, unit: str, worst: float | None = None) -> Check:
+        seconds = time.perf_counter() - self.started
+        return Check(what, scope, self.cases, unit, self.wrong, seconds, worst, self.where)
 
 
 @dataclass(frozen=True)
@@ -48,6 +112,17 @@ class Trace:
     """A heading for each position, such as its token."""
     rows: tuple[tuple[str, tuple[str, ...]], ...]
     """For each loop its name and a text per position."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMaps:
+    """Where the heads of a built model look, layer by layer as it runs, on one input."""
+
+    title: str
+    tokens: tuple[str, ...]
+    """A heading for each position."""
+    rows: tuple[tuple[str, tuple[tuple[str, Tensor], ...]], ...]
+    """For each layer that runs its name, and for each of its heads the name and the weights [n, n]."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +137,7 @@ class Proof:
     notes: tuple[str, ...] = ()
     """Lines for the reader, such as a repair of the paper's text."""
     traces: tuple[Trace, ...] = ()
+    maps: tuple[AttentionMaps, ...] = ()
 
     @property
     def exact(self) -> bool:
