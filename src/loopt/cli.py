@@ -36,6 +36,8 @@ Looped transformers: models that think longer by running the same layers again.
   loopt report WHAT | --all        a page of an experiment, a folder of runs, or everything of the paper
   loopt plan "4x(1,4,1)" [sizes]   draw a plan, with its parameters and FLOPs
   loopt prove THEOREM              the paper's theorems, as weights that are built, run and checked
+  loopt export RUN DIR             a folder that Transformers loads anywhere
+  loopt import DIR RUN             a run of such a folder, or of a published looped model (Ouro)
 
 Every command explains itself with --help, and lists all its options with --help-all. loopt --version prints the
 version; loopt --install-completion has your shell complete commands and options; --import my_task.py makes tasks of

@@ -64,7 +64,7 @@ class LoopedTransformer(nn.Module):
         self.token_embedding = nn.Embedding(config.vocab_size, config.d_model)
         if config.positions == "learned":
             self.position_embedding = nn.Embedding(config.max_len, config.d_model)
-        self.final_norm = _make_norm(config)
+        self.final_norm = make_norm(config)
         self.loop = Loop(config, self.final_norm)
         if not config.tied_readout:
             self.readout_projection = nn.Linear(config.d_model, config.vocab_size, bias=False)
@@ -219,7 +219,7 @@ class LoopEntry(nn.Module):
 
     def __init__(self, config: ModelConfig, block: int, final_norm: nn.Module) -> None:
         super().__init__()
-        self.norm = _make_norm(config) if config.loop_norm == "own" else None
+        self.norm = make_norm(config) if config.loop_norm == "own" else None
         self.final_norm = (final_norm,) if config.loop_norm == "final" else ()  # not registered twice
         self.added = config.injection == "added"
         matrix = config.injection == "matrix"
@@ -246,15 +246,15 @@ class Layer(nn.Module):
         super().__init__()
         self.branch_factor = branch_factor
         bias = config.biases == "all"
-        self.attention_norm = _make_norm(config)
+        self.attention_norm = make_norm(config)
         self.attention = Attention(
             config.d_model, config.heads, config.width_of_head, bias=bias, qk_norm=config.qk_norm
         )
-        self.feed_forward_norm = _make_norm(config)
+        self.feed_forward_norm = make_norm(config)
         self.feed_forward = FeedForward(config)
         sandwich = config.norm_placement == "sandwich"
-        self.attention_out_norm = _make_norm(config) if sandwich else None
-        self.feed_forward_out_norm = _make_norm(config) if sandwich else None
+        self.attention_out_norm = make_norm(config) if sandwich else None
+        self.feed_forward_out_norm = make_norm(config) if sandwich else None
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         x = self._add(x, self.attention(self.attention_norm(x), context), self.attention_out_norm)
@@ -291,7 +291,8 @@ def look_up(ids: Tensor, table: Tensor) -> Tensor:
         return one_hot @ table
 
 
-def _make_norm(config: ModelConfig) -> nn.Module:
+def make_norm(config: ModelConfig) -> nn.Module:
+    """Returns the norm that a config asks for; without one, what changes nothing."""
     if config.norm_placement == "none":
         return nn.Identity()
     if config.norm == "layer":

@@ -2,5 +2,5 @@
 
 COMMANDS = (
     *("reproduce", "train", "eval", "lm-eval", "generate", "score", "runs", "tasks", "data", "thoughts", "analyze"),
-    *("report", "plan", "prove"),
+    *("report", "plan", "prove", "export", "import"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -56,6 +57,7 @@ def _looped(
 
 def _hugging_face(name: str, device: DeviceName, trust_remote_code: bool) -> Measured:
     place = pick_device(device)
+    importlib.import_module("loopt.hf")  # models that loopt exported load without the code that they carry
     model = HuggingFaceModel(name, place, trust_remote_code=trust_remote_code)
     identity = {"hf": name, "revision": getattr(model.model.config, "_commit_hash", None), "device": place.type}
     if Path(name).is_dir():  # where files may have been replaced

@@ -19,7 +19,7 @@ from loopt.reproduce.catalogue import EXPERIMENTS, LANGUAGE
 from loopt.reproduce.experiment import Scale
 from loopt.reproduce.report import experiment_document, runs_document
 from loopt.reproduce.sweep import Folders
-from loopt.theory import chain_of_thought_proof, group_composition, phop, simulation
+from loopt.theory import chain_of_thought_proof, group_composition_proof, phop_proof, simulation_proof
 from loopt.theory.proof import Proof
 
 
@@ -86,9 +86,9 @@ def _document(options: Options, figures: Path) -> Document:
 def _proofs() -> dict[str, str]:
     """Returns what came of each theorem at a small size."""
     proofs = {
-        "group-composition": group_composition.prove("S3", 8, 8),
-        "simulation": simulation.prove(),
-        "phop": phop.prove(4, 16, 8),
+        "group-composition": group_composition_proof.prove("S3", 8, 8),
+        "simulation": simulation_proof.prove(),
+        "phop": phop_proof.prove(4, 16, 8),
         "cot": chain_of_thought_proof.prove(3),
     }
     return {name: _outcome([proof]) for name, proof in proofs.items()} | {"all": _outcome(list(proofs.values()))}

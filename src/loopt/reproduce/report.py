@@ -14,7 +14,7 @@ from loopt.reproduce.experiment import Experiment, Job, Scale
 from loopt.reproduce.language_measurement import LanguageMeasurement
 from loopt.reproduce.rendering import build_sheets, write_experiment
 from loopt.runs import Run, codec
-from loopt.runs.folder import runs_in, summary_of
+from loopt.runs.folder import Unreadable, runs_in, summary_of
 
 ENVIRONMENT = ("hardware", "torch", "python", "loopt")
 MOST_RUNS = 200
@@ -73,7 +73,9 @@ def _training_drawn(experiment: Experiment, scale: Scale, results: Path, figures
 
 def runs_document(folder: Path, figures: Path) -> Document:
     """Returns the report of the runs in a folder; its figures are drawn into another."""
-    runs = {str(run.directory.relative_to(folder)): run for run in runs_in(folder)}
+    found = list(runs_in(folder))
+    runs = {str(run.directory.relative_to(folder)): run for run in found if isinstance(run, Run)}
+    unreadable = [Paragraph(f"Not in this report: {run.why}") for run in found if isinstance(run, Unreadable)]
     if not 1 <= len(runs) <= MOST_RUNS:
         raise InputError(f"folder={folder}: has {len(runs)} runs; allowed are 1 to {MOST_RUNS}")
     runs = {name if name != "." else folder.resolve().name: run for name, run in runs.items()}
@@ -92,7 +94,7 @@ def runs_document(folder: Path, figures: Path) -> Document:
     drawn = [Picture(path, f"{path.stem} of the runs in {folder}") for path in _metrics_drawn(runs, figures)]
     return Document(
         title=f"Runs in {folder}",
-        blocks=[Grid(header, rows)],
+        blocks=[Grid(header, rows), *unreadable],
         sections=[
             *([Section("While they trained", drawn)] if drawn else []),
             Section("Configuration", _configuration({name: codec.to_json(run.config) for name, run in runs.items()})),

@@ -1,0 +1,200 @@
+"""A decoder that was looped is the one unrolled by hand, and generates, saves, loads and trains like any other."""
+
+from __future__ import annotations
+
+import copy
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+import tokenizers
+import transformers as tf
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from command_line import run as run_command
+from loopt import InputError
+from loopt.hf import CosineRegularizer, LoopedDecoder, loop_model
+from loopt.hf.decoder_layers import find_layers
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "vocab_size": 19,
+    "max_position_embeddings": 64,
+}
+GROUPED = SIZES | {"num_key_value_heads": 1}
+WINDOWED = GROUPED | {"head_dim": 8, "sliding_window": 4}
+FAMILIES: dict[str, tf.PreTrainedConfig] = {
+    "gpt2": tf.GPT2Config(
+        n_layer=4, n_embd=16, n_head=2, vocab_size=19, n_positions=64, bos_token_id=0, eos_token_id=0
+    ),
+    "llama": tf.LlamaConfig(**GROUPED),
+    "qwen2": tf.Qwen2Config(**GROUPED),
+    "qwen3": tf.Qwen3Config(**GROUPED, head_dim=8),
+    "mistral": tf.MistralConfig(**GROUPED, sliding_window=4),
+    "gemma": tf.GemmaConfig(**GROUPED, head_dim=8),
+    "gemma2": tf.Gemma2Config(**WINDOWED),
+    "gemma3": tf.Gemma3TextConfig(**WINDOWED),
+}
+SETTINGS: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+
+
+def decoder(family: str = "llama") -> PreTrainedModel:
+    torch.manual_seed(3)
+    model: PreTrainedModel = tf.AutoModelForCausalLM.from_config(copy.deepcopy(FAMILIES[family])).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return model
+
+
+def layers_of(model: PreTrainedModel) -> Any:
+    return getattr(*find_layers(model))
+
+
+def ids(rows: int = 2, length: int = 7) -> Tensor:
+    return torch.randint(1, 19, (rows, length), generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.no_grad()
+def test_it_is_the_model_unrolled_by_hand(family: str, tmp_path: Path) -> None:
+    model = decoder(family)
+    before = copy.deepcopy(model.state_dict())
+    looped = loop_model(model, "2x2")
+    unrolled = copy.deepcopy(model)
+    for number in (2, 3):
+        layers_of(unrolled)[number].load_state_dict(layers_of(model)[number - 2].state_dict())
+    torch.testing.assert_close(looped(ids()).logits, unrolled(ids()).logits, rtol=0, atol=1e-6)
+    assert not torch.allclose(looped(ids()).logits, model(ids()).logits)
+    written = unrolled.generate(ids(), **SETTINGS).tolist()
+    assert looped.generate(ids(), **SETTINGS).tolist() == written
+    assert looped.generate(ids(), use_cache=False, **SETTINGS).tolist() == written
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in before.items())
+    looped.save_pretrained(tmp_path)
+    loaded = tf.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert isinstance(loaded, LoopedDecoder)
+    assert loaded.num_parameters() == looped.num_parameters() < model.num_parameters()
+    assert torch.equal(loaded.eval()(ids()).logits, looped(ids()).logits)
+
+
+@torch.no_grad()
+def test_the_middle_loops_and_loops_can_be_set() -> None:
+    model = decoder()
+    looped = loop_model(model, "1x1+2x3+1x1")
+    for loops in (3, 1, 2):
+        looped.set_loops(loops)
+        order = [0, *[1, 2] * loops, 3]
+        unrolled = tf.LlamaForCausalLM(tf.LlamaConfig(**(GROUPED | {"num_hidden_layers": len(order)}))).eval()
+        unrolled.load_state_dict(model.state_dict(), strict=False)
+        for layer, number in zip(unrolled.model.layers, order, strict=True):
+            layer.load_state_dict(layers_of(model)[number].state_dict())
+        torch.testing.assert_close(looped(ids()).logits, unrolled(ids()).logits, rtol=0, atol=1e-6)
+        written = unrolled.generate(ids(), **SETTINGS).tolist()
+        assert looped.generate(ids(), **SETTINGS).tolist() == written
+    looped.set_loops(1)
+    torch.testing.assert_close(looped(ids()).logits, model(ids()).logits, rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
+def test_layers_are_chosen_or_averaged() -> None:
+    model = decoder("gpt2")
+    name = "mlp.c_fc.weight"
+    of_model = [layer.get_parameter(name) for layer in layers_of(model)]
+    chosen = loop_model(model, "2x5", layers=[3, 1])
+    averaged = loop_model(model, "2x2", layers="average")
+    assert torch.equal(chosen.looped_layers[0].get_parameter(name), of_model[3])
+    assert torch.equal(chosen.looped_layers[1].get_parameter(name), of_model[1])
+    torch.testing.assert_close(averaged.looped_layers[1].get_parameter(name), (of_model[1] + of_model[3]) / 2)
+
+
+def test_damping_of_0_changes_nothing_at_first_and_is_learned(tmp_path: Path) -> None:
+    model = decoder("gpt2")
+    looped = loop_model(model, "4x3", damping=0.0)
+    torch.testing.assert_close(looped(ids()).logits, model(ids()).logits, rtol=0, atol=1e-6)
+    looped(ids(), labels=ids()).loss.backward()
+    (factors,) = [parameter for name, parameter in looped.named_parameters() if name.startswith("damping")]
+    assert factors.shape == (2,)
+    assert factors.grad is not None
+    assert (factors.grad != 0).all()
+    halved = loop_model(model, "4x2", damping=0.5)
+    halved.save_pretrained(tmp_path)
+    loaded = LoopedDecoder.from_pretrained(tmp_path).eval()
+    assert torch.equal(loaded(ids()).logits, halved(ids()).logits)
+    assert not torch.allclose(halved(ids()).logits, loop_model(model, "4x2")(ids()).logits)
+
+
+def test_what_cannot_be_is_refused_with_what_was_looked_for() -> None:
+    for plan, options, message in (
+        ("3x2", {}, "plan=3x2: allowed for a model of 4 layers"),
+        ("2x2", {"layers": [0, 4]}, "allowed with plan 2x2 are 2 of 0 to 3"),
+        ("2x2", {"layers": "last"}, "first | average"),
+        ("2y2", {}, "expected 'x'"),
+    ):
+        with pytest.raises(InputError, match=message.replace("|", r"\|")):
+            loop_model(decoder(), plan, **options)
+    other = tf.MambaForCausalLM(tf.MambaConfig(hidden_size=8, num_hidden_layers=2, vocab_size=9, state_size=4))
+    with pytest.raises(InputError, match=r"MambaForCausalLM: cannot be looped; looked for an nn\.ModuleList"):
+        loop_model(other, "1x2")
+    with pytest.raises(InputError, match="different kinds of attention"):
+        loop_model(decoder("gemma2"), "1x4", layers="average")
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_the_regularizer_is_minus_the_mean_cosine_of_layers_apart(family: str) -> None:
+    model = decoder(family)
+    regularizer = CosineRegularizer(model, block=2, weight=10.0)
+    layers = [[p.flatten() for p in layer.parameters() if p.dim() == 2] for layer in layers_of(model)]
+    cosines = [a @ b / a.norm() / b.norm() for i in (0, 1) for a, b in zip(layers[i], layers[i + 2], strict=True)]
+    torch.testing.assert_close(regularizer(), -10 * sum(cosines) / len(cosines))
+    descent = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(30):
+        descent.zero_grad()
+        regularizer().backward()
+        descent.step()
+    assert regularizer.cosine() > 0.5 > sum(cosines) / len(cosines)
+    with pytest.raises(InputError, match="block"):
+        CosineRegularizer(model, block=3)
+
+
+def test_analyze_similarity_takes_any_decoder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    decoder("gpt2").save_pretrained(tmp_path / "gpt2")
+    out = tmp_path / "out"
+    assert run_command("analyze", "similarity", "--hf", str(tmp_path / "gpt2"), "--out", str(out)) == 0
+    (groups,) = json.loads((out / "similarity.json").read_text()).values()
+    a, b = (layers_of(decoder("gpt2"))[i].mlp.c_fc.weight.flatten() for i in (0, 3))
+    assert groups["mlp.c_fc"][0][3] == pytest.approx((a @ b / a.norm() / b.norm()).item(), abs=1e-5)
+    assert run_command("analyze", "similarity", "--hf", str(tmp_path / "gpt2")) == 2
+    assert run_command("analyze", "similarity", "--hf", str(tmp_path / "absent"), "--out", str(out)) == 2
+    assert "cannot be loaded" in capsys.readouterr().err
+
+
+def test_the_healing_example_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, text = tmp_path / "gpt2", tmp_path / "text"
+    decoder("gpt2").save_pretrained(model)
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({chr(97 + i): i for i in range(19)}, unk_token="a"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tf.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(model)
+    text.mkdir()
+    for number in range(3):
+        (text / f"{number}.txt").write_text("b c d e f g " * 12)
+    arguments = ["--model", str(model), "--text", str(text), "--plan", "1x1+2x2+1x1", "--steps", "20"]
+    out = ["--length", "12", "--lr", "1e-2", "--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["heal_gpt2.py", *arguments, *out])
+    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "heal_gpt2.py"), run_name="__main__")
+    before, _, damped, healed = (float(line.split()[-1]) for line in capsys.readouterr().out.splitlines())
+    assert damped == before
+    assert healed < before / 2
+    assert isinstance(tf.AutoModelForCausalLM.from_pretrained(tmp_path / "out"), LoopedDecoder)

@@ -1,0 +1,197 @@
+"""The model in Transformers says what ours says, whatever its plan and options, with every cache of Transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+import transformers
+from torch import Tensor
+from transformers import DynamicCache, StaticCache
+
+import loopt
+import loopt.hf
+from loopt import InputError, LoopedTransformer, ModelConfig
+from loopt.hf.convert import to_loopt, to_transformers
+
+SIZES: dict[str, Any] = {"d_model": 16, "n_heads": 4, "d_ff": 24, "vocab_size": 11, "max_len": 32}
+PLANS = ["3x1", "2x3", "1x(1,3,1)", "2x1+1x3+1x2*"]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"positions": "learned", "norm": "layer", "biases": "all", "tied_readout": True},
+    {"positions": "none", "norm_placement": "none", "feed_forward": "relu", "biases": "feed_forward"},
+    {"norm_placement": "sandwich", "feed_forward": "swiglu", "n_kv_heads": 2, "qk_norm": True, "rope_base": 500.0},
+    {"loop_norm": "own", "injection": "added", "loop_embedding": True, "head_dim": 6, "attention_scale": 0.3},
+    {"loop_norm": "final", "injection": "matrix", "residual_scaling": True, "exit_gate": True},
+]
+
+
+def native(plan: str = "2x3", **options: Any) -> LoopedTransformer:
+    torch.manual_seed(7)
+    model = LoopedTransformer(ModelConfig(plan=plan, **SIZES, **options))  # type: ignore[arg-type]
+    with torch.no_grad():
+        for parameter in model.parameters():  # so that no norm, embedding or matrix is at its start
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return model.eval()
+
+
+def some_ids(rows: int = 2, length: int = 9) -> Tensor:
+    """Without token 0, which pads."""
+    return torch.randint(1, SIZES["vocab_size"], (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("plan", PLANS)
+@torch.no_grad()
+def test_logits_and_generations_are_ours(plan: str, options: dict[str, Any]) -> None:
+    ours = native(plan, **options)
+    theirs = to_transformers(ours)
+    ids = some_ids()
+    torch.testing.assert_close(theirs(ids).logits, ours(ids), rtol=0, atol=1e-5)
+    written = theirs.generate(ids, max_new_tokens=12, do_sample=False, pad_token_id=0)
+    expected = loopt.generate(ours, ids.tolist(), max_new_tokens=12)
+    assert written[:, ids.shape[1] :].tolist() == [list(one.tokens) for one in expected]
+    back = to_loopt(theirs)
+    assert back.config == ours.config
+    assert all(torch.equal(tensor, ours.state_dict()[name]) for name, tensor in back.state_dict().items())
+
+
+@pytest.mark.parametrize("loops", [1, 2, 5])
+@torch.no_grad()
+def test_loops_can_be_set(loops: int) -> None:
+    ours = native("1x(1,3,1)", loop_embedding=True)
+    theirs = to_transformers(ours)
+    theirs.set_loops(loops)
+    assert theirs.config.num_hidden_layers == loops + 2
+    torch.testing.assert_close(theirs(some_ids()).logits, ours(some_ids(), loops=loops), rtol=0, atol=1e-5)
+    written = theirs.generate(some_ids(), max_new_tokens=5, do_sample=False, pad_token_id=0)
+    expected = loopt.generate(ours, some_ids().tolist(), max_new_tokens=5, loops=loops)
+    assert written[:, 9:].tolist() == [list(one.tokens) for one in expected]
+
+
+def test_loops_that_cannot_be_are_refused() -> None:
+    model = to_transformers(native("2x(2,3)"))
+    with pytest.raises(InputError, match="does not tell which"):
+        model.set_loops(2)
+    assert (model.config.loops, model.config.num_hidden_layers) == (None, 10)
+    with pytest.raises(InputError, match="loops must be 1 or more"):
+        loopt.hf.LoopedConfig(plan="2x2", loops=0)
+
+
+@pytest.mark.parametrize("positions", ["rope", "learned"])
+@torch.no_grad()
+def test_rows_padded_on_the_left_are_what_each_is_alone(positions: str) -> None:
+    model = to_transformers(native("2x3", positions=positions))
+    rows = [some_ids(1, length)[0] for length in (4, 9, 7)]
+    longest = max(len(row) for row in rows)
+    ids = torch.stack([torch.cat([torch.zeros(longest - len(row), dtype=torch.long), row]) for row in rows])
+    mask = torch.stack([(torch.arange(longest) >= longest - len(row)).long() for row in rows])
+    together = model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False, pad_token_id=0)
+    for row, written in zip(rows, together, strict=True):
+        alone = model.generate(row[None], max_new_tokens=8, do_sample=False, pad_token_id=0)[0]
+        assert written[longest:].tolist() == alone[len(row) :].tolist()
+    one_step = model.generate(
+        ids,
+        attention_mask=mask,
+        max_new_tokens=2,
+        do_sample=False,
+        pad_token_id=0,
+        output_logits=True,
+        return_dict_in_generate=True,
+    ).logits
+    for number, row in enumerate(rows):
+        torch.testing.assert_close(one_step[0][number], model(row[None]).logits[0, -1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static", "offloaded", "offloaded_static", None])
+@pytest.mark.parametrize("beams", [1, 3])
+@torch.no_grad()
+def test_every_cache_generates_what_none_does(cache: str | None, beams: int) -> None:
+    if cache is not None and cache.startswith("offloaded") and not torch.cuda.is_available():
+        pytest.skip("offloading needs a GPU")
+    model = to_transformers(native("1x(1,3,1)", n_kv_heads=2))
+    settings: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "num_beams": beams, "pad_token_id": 0}
+    without = model.generate(some_ids(), use_cache=False, **settings)
+    assert model.generate(some_ids(), cache_implementation=cache, **settings).tolist() == without.tolist()
+
+
+@torch.no_grad()
+def test_a_cache_has_a_place_for_every_step_and_can_be_continued() -> None:
+    model = to_transformers(native("2x3"))
+    ids = some_ids(2, 10)
+    whole = model(ids).logits
+    static = StaticCache(config=model.config, max_cache_len=16)
+    for cache in (DynamicCache(config=model.config), static):
+        first = model(ids[:, :6], past_key_values=cache)
+        rest = model(ids[:, 6:], past_key_values=first.past_key_values)
+        assert len(first.past_key_values.layers) == 6
+        torch.testing.assert_close(torch.cat([first.logits, rest.logits], 1), whole, rtol=0, atol=1e-5)
+    model.set_loops(4)
+    with pytest.raises(IndexError):  # two steps have no place in it
+        model(ids[:, :2], past_key_values=StaticCache(config=to_transformers(native("2x3")).config, max_cache_len=16))
+
+
+def test_gradients_are_ours_with_and_without_checkpointing() -> None:
+    ours = native("2x3", loop_norm="own", injection="matrix")
+    theirs = to_transformers(ours)
+    ids = some_ids()
+    logits = ours(ids)[:, :-1].flatten(0, 1)
+    loss = torch.nn.functional.cross_entropy(logits, ids[:, 1:].flatten())
+    loss.backward()
+    expected = {name: parameter.grad for name, parameter in ours.named_parameters()}
+    for again in (False, True):
+        if again:
+            theirs.gradient_checkpointing_enable()
+        theirs.train()
+        theirs.zero_grad()
+        found = theirs(ids, labels=ids).loss
+        torch.testing.assert_close(found, loss)
+        found.backward()
+        for name, gradient in expected.items():
+            ours_there = "lm_head.weight" if name == "readout_projection.weight" else f"model.{name}"
+            torch.testing.assert_close(theirs.get_parameter(ours_there).grad, gradient, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_hidden_states_and_attentions_come_once_a_step() -> None:
+    model = to_transformers(native("1x(1,3,1)"))
+    model.set_attn_implementation("eager")
+    found = model(some_ids(), output_hidden_states=True, output_attentions=True)
+    assert len(found.attentions) == 5
+    assert len(found.hidden_states) == 6
+    sums = torch.stack(found.attentions).sum(-1)
+    torch.testing.assert_close(sums, torch.ones_like(sums))
+
+
+@torch.no_grad()
+def test_drafts_with_fewer_loops_change_no_token() -> None:
+    model = to_transformers(native("2x4"))
+    settings: dict[str, Any] = {"max_new_tokens": 10, "do_sample": False, "pad_token_id": 0}
+    plain = model.generate(some_ids(1), **settings)
+    drafted = model.generate(some_ids(1), assistant_early_exit=2, **settings)
+    assert drafted.tolist() == plain.tolist()
+    assert model.config.num_hidden_layers == 8
+    with pytest.raises(InputError, match="a multiple of 2 below 8"):
+        model.generate(some_ids(1), assistant_early_exit=3, **settings)
+    with pytest.raises(InputError, match="drafts take kxL"):
+        to_transformers(native("1x(1,3,1)")).generate(some_ids(1), assistant_early_exit=3, **settings)
+
+
+def test_a_wrong_value_is_named() -> None:
+    for wrong, message in (
+        ({"plan": "4y6"}, "expected 'x'"),
+        ({"n_heads": 3, "d_model": 8}, "n_heads=3"),
+        ({"norm": "batch"}, "rms | layer"),
+    ):
+        with pytest.raises(InputError, match=message.replace("|", r"\|")):
+            loopt.hf.LoopedConfig(**wrong)
+
+
+def test_names_of_transformers_are_ours() -> None:
+    config = loopt.hf.LoopedConfig(plan="1x2", hidden_size=8, num_attention_heads=2, intermediate_size=12)
+    assert (config.d_model, config.n_heads, config.d_ff, config.num_hidden_layers) == (8, 2, 12, 2)
+    assert isinstance(transformers.AutoModelForCausalLM.from_config(config), loopt.hf.LoopedForCausalLM)
