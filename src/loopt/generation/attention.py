@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from loopt.attention import Context, Heads, rotate, split_and_rotate
+from loopt.attention import Context, Heads, split_and_rotate
 from loopt.generation.cache import Place
 
 
@@ -80,9 +80,8 @@ def attend_new(qkv: Tensor, context: Context, heads: Heads) -> Tensor:
     q, k, v = _by_heads(qkv, context, heads, shape)  # [B, H or K, T, E]
     tokens, room = shape[1], place.keys.shape[2]
     if new.start is not None and new.start % room + tokens <= room:
-        at = slice(new.start % room, new.start % room + tokens)
-        place.keys[:, :, at] = k
-        place.values[:, :, at] = v
+        place.keys.narrow(2, new.start % room, tokens).copy_(k)
+        place.values.narrow(2, new.start % room, tokens).copy_(v)
     else:
         rows = torch.arange(shape[0], device=q.device)[:, None]  # [B, 1]
         slots = new.positions % room  # [B, T]
@@ -90,18 +89,24 @@ def attend_new(qkv: Tensor, context: Context, heads: Heads) -> Tensor:
         place.values[rows, :, slots] = v.transpose(1, 2)
     far = min(new.far, room)
     mask = None if new.mask is None else new.mask[..., :far]
-    return _mix(q, place.keys[:, :, :far], place.values[:, :, :far], heads, mask, causal=False)
+    return _mix(q, place.keys.narrow(2, 0, far), place.values.narrow(2, 0, far), heads, mask, causal=False)
 
 
 def _by_heads(qkv: Tensor, context: Context, heads: Heads, shape: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
     """Returns rotated queries, keys and values as [B, H or K, T, E]."""
-    if shape[1] == 1 and context.rope is not None:  # a row's heads are together already
-        qk, v = qkv[:, :, None].split((heads.queries + heads.keys, heads.keys), dim=1)  # [B, H + K, 1, E]
-        cos, sin = (table[..., :1, :] for table in context.rope)
-        q, k = rotate(qk, cos, sin).split((heads.queries, heads.keys), dim=1)
-        return q, k, v
     q, k, v = split_and_rotate(qkv.unflatten(0, shape), heads, context.rope)
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # [B, T, H, E] -> [B, H, T, E]
+
+
+def _one_by_heads(qkv: Tensor, context: Context, heads: Heads) -> tuple[Tensor, Tensor, Tensor]:
+    """Does what ``_by_heads`` does where a row has one new token, in as few calls as that takes."""
+    qk, v = torch.split_with_sizes(qkv.unsqueeze(2), (heads.queries + heads.keys, heads.keys), 1)  # [B, …, 1, E]
+    if context.rope is not None:
+        cos, sin = context.rope  # [B, 1, E]
+        other = qk.roll(qk.shape[3] // 2, dims=3)  # the other coordinate of each pair
+        qk = torch.addcmul(qk * cos[:, None], other, sin[:, None]).to(qkv.dtype)
+    q, k = torch.split_with_sizes(qk, (heads.queries, heads.keys), 1)
+    return q, k, v
 
 
 def _mix(q: Tensor, k: Tensor, v: Tensor, heads: Heads, mask: Tensor | None, causal: bool) -> Tensor:

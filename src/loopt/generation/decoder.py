@@ -21,7 +21,7 @@ from loopt.errors import InputError
 from loopt.generation.attention import NewTokens, PromptSlot, StepSlot, attend_new, attend_prompt
 from loopt.generation.cache import CachePolicy, KeyValueCache
 from loopt.generation.exits import ExitRule, Moment, check_exit
-from loopt.generation.plain_layer import fits_plainly, run_plainly
+from loopt.generation.plain_layer import fits_plainly, plain_layers
 from loopt.generation.stages import Stage
 from loopt.kernels import decode_kernels
 from loopt.model import Caches, LoopedTransformer
@@ -62,6 +62,7 @@ class Decoder:
         exact = torch.promote_types(model.token_embedding.weight.dtype, torch.float32)
         self.logits = torch.zeros(batch, model.config.vocab_size, device=device, dtype=exact)
         self.loops_used = torch.zeros(batch, dtype=torch.int64, device=device)
+        self._plainly = plain_layers(model) if device.type == "cpu" and fits_plainly(model.config) else None
         self._starts = [0] * batch  # the positions, as far as the host needs to know them
         stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.stream = stream
@@ -160,8 +161,7 @@ class Decoder:
         # A draft may lie past the longest text; what it says is dropped.
         read_as = positions.clamp(max=self.model.config.max_len - 1)
         context = self.model.context(((rows, tokens),), read_as, attend)
-        plainly = run_plainly if self.device.type == "cpu" and fits_plainly(self.model.config) else None
-        return context._replace(run_layer=kernels.run_layer or plainly), slots
+        return context._replace(run_layer=kernels.run_layer or self._plainly), slots
 
     def readout(self, x: Tensor) -> Tensor:
         """Reads the logits [B, V] out of the last states [B, D], in float32 or better."""
