@@ -23,7 +23,7 @@ from loopt.training import Session, train
 from tiny_runs import TINY, with_source
 
 LINES = 700
-SLOWEST = 10
+SLOWEST = 30
 """Seconds of this process's own time that one command line may take; what trains takes one."""
 PATIENCE = 120
 """Seconds by the clock, for one that waits for ever and takes no time of its own."""
@@ -104,7 +104,7 @@ FORMS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("analyze", "loops", "run", "--examples", "4"), ("--loops", "--checkpoint", "--examples", "--split", "--device")),
     (("analyze", "isoplot", "run"), ("--first", "--metric", "--suite", "--limit")),
     (("analyze",), ("--out",)),
-    (("prove", "group-composition", "--n", "3", "--inputs", "2"), ("--group", "--n", "--inputs", "--seed", "--save")),
+    (("prove", "group-composition", "--group", "S3", "--n", "3", "--inputs", "2"), ("--group", "--n", "--inputs", "--seed", "--save")),
     (("prove", "phop", "--p", "1", "--n", "8", "--inputs", "2"), ("--p", "--n", "--inputs", "--seed", "--compare")),
     (("prove", "cot", "--bits", "0"), ("--bits", "--seed")),
     (("prove",), ("--seed",)),

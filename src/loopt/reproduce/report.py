@@ -75,7 +75,9 @@ def runs_document(folder: Path, figures: Path) -> Document:
     """Returns the report of the runs in a folder; its figures are drawn into another."""
     found = list(runs_in(folder))
     runs = {str(run.directory.relative_to(folder)): run for run in found if isinstance(run, Run)}
-    unreadable = [Paragraph(f"Not in this report: {run.why}") for run in found if isinstance(run, Unreadable)]
+    unreadable = [run for run in found if isinstance(run, Unreadable)]
+    if unreadable and not runs:
+        raise InputError(unreadable[0].why)
     if not 1 <= len(runs) <= MOST_RUNS:
         raise InputError(f"folder={folder}: has {len(runs)} runs; allowed are 1 to {MOST_RUNS}")
     runs = {name if name != "." else folder.resolve().name: run for name, run in runs.items()}
@@ -94,7 +96,7 @@ def runs_document(folder: Path, figures: Path) -> Document:
     drawn = [Picture(path, f"{path.stem} of the runs in {folder}") for path in _metrics_drawn(runs, figures)]
     return Document(
         title=f"Runs in {folder}",
-        blocks=[Grid(header, rows), *unreadable],
+        blocks=[Grid(header, rows), *(Paragraph(f"Not in this report: {run.why}") for run in unreadable)],
         sections=[
             *([Section("While they trained", drawn)] if drawn else []),
             Section("Configuration", _configuration({name: codec.to_json(run.config) for name, run in runs.items()})),
