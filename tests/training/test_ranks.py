@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -61,8 +62,8 @@ class Job:
     """Compute as on a GPU."""
 
 
-BRIEF = {"log_every": 1, "steps": 8}
-REGULARIZED = tiny_text(plan="4x1", regularizer=RegularizerConfig(block=2, weight=3.0), **BRIEF)
+brief_text = partial(tiny_text, log_every=1, steps=8)
+REGULARIZED = brief_text(plan="4x1", regularizer=RegularizerConfig(block=2, weight=3.0))
 SHORT = tiny_text(log_every=1, steps=6, eval_every=3)
 
 
@@ -71,11 +72,11 @@ def with_optimizer(name: str, config: TrainConfig) -> TrainConfig:
 
 
 TRAINED = {
-    "adamw ddp": Job(tiny_text(loop_counts=LoopCounts(1, 3), **BRIEF), replace(DDP, micro_batch=1)),
+    "adamw ddp": Job(brief_text(loop_counts=LoopCounts(1, 3)), replace(DDP, micro_batch=1)),
     "adamw fsdp": Job(REGULARIZED, replace(FSDP, micro_batch=1, recompute=True)),
     "adafactor ddp": Job(with_optimizer("adafactor", REGULARIZED)),
     "adafactor fsdp": Job(with_optimizer("adafactor", REGULARIZED), FSDP),
-    "growing": Job(tiny_text(plan="2x1", stacking=StackingConfig(1, (5,)), **BRIEF), FSDP),
+    "growing": Job(brief_text(plan="2x1", stacking=StackingConfig(1, (5,))), FSDP),
 }
 ROUNDED = {
     "muon ddp": Job(with_optimizer("muon", SHORT)),
@@ -85,14 +86,14 @@ ROUNDED = {
 }
 """Where a rounding to bfloat16 makes more of the last bit of a sum."""
 LEFT = {
-    "left by ddp": Job(tiny_text(**BRIEF), DDP, stop_at=7),
-    "left by fsdp": Job(tiny_text("adafactor", **BRIEF), FSDP, stop_at=7),
+    "left by ddp": Job(brief_text(), DDP, stop_at=7),
+    "left by fsdp": Job(brief_text("adafactor"), FSDP, stop_at=7),
 }
 """Stopped, for one process to go on with."""
 TAKEN = {
-    "taken by ddp": Job(tiny_text("adafactor", **BRIEF), DDP),
-    "taken by fsdp": Job(tiny_text("adafactor", **BRIEF), FSDP),
-    "adamw taken by fsdp": Job(tiny_text(**BRIEF), FSDP),
+    "taken by ddp": Job(brief_text("adafactor"), DDP),
+    "taken by fsdp": Job(brief_text("adafactor"), FSDP),
+    "adamw taken by fsdp": Job(brief_text(), FSDP),
 }
 """Begun by one process."""
 REFUSED = {

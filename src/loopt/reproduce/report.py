@@ -51,7 +51,9 @@ def experiment_document(experiment: Experiment, scale: Scale, results: Path, fig
         ],
         sections=[
             Section("Ours beside the paper's", tables),
-            Section("Figures", [Picture(path, f"{path.stem} of {experiment.title}") for path in drawn]),
+            Section(
+                "Figures", [Picture(path, f"{path.stem.replace('-', ' ')} of {experiment.title}") for path in drawn]
+            ),
             Section("Configuration", _configuration(configs)),
             Section("Environment", [_environment(facts)]),
         ],
@@ -93,7 +95,10 @@ def runs_document(folder: Path, figures: Path) -> Document:
         rows.append([name, plan, summary.state, str(summary.step), summary.best, test, parameters, seconds])
     header = ["run", "plan", "state", "steps", "best on validation", "accuracy, test", "parameters", "seconds"]
     commands = [f"loopt train --from {run.directory / 'config.json'} --run {run.directory}" for run in runs.values()]
-    drawn = [Picture(path, f"{path.stem} of the runs in {folder}") for path in _metrics_drawn(runs, figures)]
+    drawn = [
+        Picture(path, f"{path.stem.replace('-', ' ')} of the runs in {folder}")
+        for path in _metrics_drawn(runs, figures)
+    ]
     return Document(
         title=f"Runs in {folder}",
         blocks=[Grid(header, rows), *(Paragraph(f"Not in this report: {run.why}") for run in unreadable)],
