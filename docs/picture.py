@@ -16,7 +16,7 @@ from playwright.sync_api import sync_playwright
 from loopt.cli import main
 
 OUT = Path(__file__).parent / "images" / "thoughts.gif"
-SIZE = {"width": 900, "height": 1000}
+SIZE = {"width": 940, "height": 1000}
 SECONDS = (1.2, 1.2, 1.2, 3.0)
 """How long each of the loops is shown."""
 

@@ -39,7 +39,8 @@ def light_tasks(draw: st.DrawFn) -> IGSM:
 
 def text_of(task: IGSM, tokens: list[int]) -> str:
     """Returns the problem without its padding, with a space between tokens."""
-    return " ".join(task.vocabulary[token] for token in tokens).replace("<pad> ", "")
+    words = task.vocabulary
+    return " ".join(words[token] for token in tokens).replace("<pad> ", "")
 
 
 def right_sides(text: str) -> tuple[dict[str, str], str]:

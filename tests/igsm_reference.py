@@ -3,6 +3,7 @@ sizes drawn again until one takes the operations wanted. It shares no code with 
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 from itertools import pairwise
@@ -35,8 +36,12 @@ def draw_text(task: IGSM, rng: random.Random) -> str:
 
 
 def soft_choice(length: float, numbers: range, rng: random.Random) -> int:
-    weights = [math.exp(-((length - (0.3 * number - 0.4)) ** 2)) for number in numbers]
-    return rng.choices(numbers, weights)[0]
+    return rng.choices(numbers, soft_weights(length, numbers))[0]
+
+
+@functools.cache
+def soft_weights(length: float, numbers: range) -> list[float]:
+    return [math.exp(-((length - (0.3 * number - 0.4)) ** 2)) for number in numbers]
 
 
 def draw_entities(depth: int, fewest: int, most: int, statements: int, rng: random.Random) -> list[int]:

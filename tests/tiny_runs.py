@@ -113,6 +113,7 @@ def _train(
     struck_at: Path,
 ) -> None:
     torch.set_num_threads(1)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests' own process may have been started under nohup
     if strike and strike.file_operation:
         _strike_at_file_operation(strike, run, struck_at)
     if strike and strike.step:

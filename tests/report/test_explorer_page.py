@@ -118,6 +118,31 @@ def test_the_slider_fills_hops_one_after_the_other(shown: Shown, tab: Tab) -> No
     assert "beyond the 4 it was trained with" in page.locator("#stepname").inner_text()
 
 
+def test_a_newcomer_is_told_what_is_what(shown: Shown, tab: Tab) -> None:
+    page = tab.open(shown.file)
+    assert "⊥ where there is no such place" in page.locator("header").inner_text()
+    assert page.locator("#rows span").all_inner_texts() == ["reads", "answers", "looks at", "true hops"]
+    for which, made in enumerate(["1 layer, run 4 times", "1 layer, run once", "4 layers, run once"]):
+        page.evaluate(f"go({{model: {which}}})")
+        scores = re.escape(shown.models.subjects[which].note)
+        assert re.fullmatch(rf"\(\d⊗\d\) [a-z ]+: {made}; {scores}\.", page.locator("#made").inner_text())
+    for position in (31, 20):
+        page.evaluate(f"go({{model: {LOOPED}, position: {position}}})")
+        rows = [row.locator("td").all() for row in page.locator(".ladder tr").all()[1:5]]
+        first = [
+            next(i for i, row in enumerate(rows, 1) if "known" in str(row[hop].get_attribute("class")).split())
+            for hop in range(4)
+        ]
+        told = page.locator("#story").inner_text()
+        assert told.startswith(f"At position {position} a probe first reads hop")
+        read = {
+            int(hop): int(loop)
+            for hops, loop in re.findall(r"hops? ([\d and]+) after loop (\d)", told)
+            for hop in re.findall(r"\d", hops)
+        }
+        assert read == dict(enumerate(first, 1))
+
+
 def test_keys_move_loops_positions_models_and_heads(shown: Shown, tab: Tab) -> None:
     page = tab.open(f"{shown.file}#step=2")
     page.keyboard.press("ArrowRight")

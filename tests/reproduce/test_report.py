@@ -15,6 +15,7 @@ from command_line import run
 from loopt.reproduce.artefacts import ARTEFACTS, state_of
 from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.reproduce.experiment import jobs_of
+from loopt.runs import codec
 from loopt.training import train
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +59,25 @@ def test_runs_of_a_folder_are_told_apart(tmp_path: Path) -> None:
     assert re.search(rf"\| seed1 \| \(1⊗2\) \| finished \| 24 \| .* \| {accuracy:.2%} \|", written)
     assert "loopt train --from some/seed1/config.json --run some/seed1" in written
     assert "some-figures/validation-accuracy.svg" in written
+
+
+def test_a_run_of_a_task_that_is_not_imported_is_named_with_what_to_import(tmp_path: Path, capsys: Captured) -> None:
+    for name in ("known", "own"):
+        train(replace(tiny_runs.TINY, steps=6, eval_every=3), tmp_path / "some" / name, tiny_runs.CPU)
+    config = tmp_path / "some" / "own" / "config.json"
+    settings = json.loads(config.read_text())
+    settings["source"] |= {"name": "mine", codec.IMPORT: "<b>.py"}
+    config.write_text(json.dumps(settings))
+    assert run("report", "some", "--out", "some.html") == 0
+    page = (tmp_path / "some.html").read_text(encoding="utf-8")
+    assert re.search(r"Not in this report: some/own/config.json: .*add --import .*&lt;b&gt;\.py", page)
+    assert "loopt train --from some/known/config.json" in page
+    assert "<b>" not in page
+    assert "--run some/own" not in page
+    shutil.rmtree(tmp_path / "some" / "known")
+    capsys.readouterr()
+    assert run("report", "some") == 2
+    assert "some/own/config.json: " in capsys.readouterr().err
 
 
 def test_every_artefact_of_the_readme_is_there_with_its_state(tmp_path: Path) -> None:

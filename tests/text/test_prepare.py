@@ -178,7 +178,7 @@ def no_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_fsync")
 def test_killed_at_every_file_operation(tmp_path: Path) -> None:
     tasks = ("task:assignment?depth=1&share=0.1", "task:addition?operands=2&share=0.1")  # beside text
-    how = settings(tmp_path, write_lines(tmp_path / "x.jsonl", TEXTS[:48]), *tasks, shard_bytes=2250)
+    how = settings(tmp_path, write_lines(tmp_path / "x.jsonl", TEXTS[:48]), *tasks, shard_bytes=4500)
     prepare(how, tmp_path / "unbroken", workers=1)
     unbroken = contents(tmp_path / "unbroken")
     places: list[str] = []

@@ -30,7 +30,7 @@ PLACES = [
 
 
 def test_killed_at_every_file_operation(tmp_path: Path) -> None:
-    config = tiny("adafactor", steps=80, eval_every=2)
+    config = tiny("adafactor", steps=40, eval_every=2)
     unbroken, run = finished(config, tmp_path / "unbroken"), tmp_path / "killed"
     places: list[str] = []
     leftovers: list[str] = []

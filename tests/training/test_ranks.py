@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -61,7 +62,8 @@ class Job:
     """Compute as on a GPU."""
 
 
-REGULARIZED = tiny_text(plan="4x1", log_every=1, regularizer=RegularizerConfig(block=2, weight=3.0))
+brief_text = partial(tiny_text, log_every=1, steps=8)
+REGULARIZED = brief_text(plan="4x1", regularizer=RegularizerConfig(block=2, weight=3.0))
 SHORT = tiny_text(log_every=1, steps=6, eval_every=3)
 
 
@@ -70,11 +72,11 @@ def with_optimizer(name: str, config: TrainConfig) -> TrainConfig:
 
 
 TRAINED = {
-    "adamw ddp": Job(tiny_text(log_every=1, loop_counts=LoopCounts(1, 3)), replace(DDP, micro_batch=1)),
+    "adamw ddp": Job(brief_text(loop_counts=LoopCounts(1, 3)), replace(DDP, micro_batch=1)),
     "adamw fsdp": Job(REGULARIZED, replace(FSDP, micro_batch=1, recompute=True)),
     "adafactor ddp": Job(with_optimizer("adafactor", REGULARIZED)),
     "adafactor fsdp": Job(with_optimizer("adafactor", REGULARIZED), FSDP),
-    "growing": Job(tiny_text(log_every=1, plan="2x1", stacking=StackingConfig(1, (5,))), FSDP),
+    "growing": Job(brief_text(plan="2x1", stacking=StackingConfig(1, (5,))), FSDP),
 }
 ROUNDED = {
     "muon ddp": Job(with_optimizer("muon", SHORT)),
@@ -84,14 +86,14 @@ ROUNDED = {
 }
 """Where a rounding to bfloat16 makes more of the last bit of a sum."""
 LEFT = {
-    "left by ddp": Job(tiny_text(), DDP, stop_at=7),
-    "left by fsdp": Job(tiny_text("adafactor"), FSDP, stop_at=7),
+    "left by ddp": Job(brief_text(), DDP, stop_at=7),
+    "left by fsdp": Job(brief_text("adafactor"), FSDP, stop_at=7),
 }
 """Stopped, for one process to go on with."""
 TAKEN = {
-    "taken by ddp": Job(tiny_text("adafactor"), DDP),
-    "taken by fsdp": Job(tiny_text("adafactor"), FSDP),
-    "adamw taken by fsdp": Job(tiny_text(), FSDP),
+    "taken by ddp": Job(brief_text("adafactor"), DDP),
+    "taken by fsdp": Job(brief_text("adafactor"), FSDP),
+    "adamw taken by fsdp": Job(brief_text(), FSDP),
 }
 """Begun by one process."""
 REFUSED = {
@@ -241,7 +243,7 @@ def test_the_shares_of_all_ranks_are_the_batch_and_the_model(tmp_path: Path) -> 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="tells ranks apart by /proc")
 def test_a_rank_is_killed_and_the_job_stopped(tmp_path: Path) -> None:
     """torchrun starts all ranks again, and they go on from the last checkpoint; asked to stop, they save first."""
-    config, run = tiny_text(steps=100_000, eval_every=20), tmp_path / "run"
+    config, run = tiny_text(steps=100_000, eval_every=10), tmp_path / "run"
     (tmp_path / "config.json").write_text(json.dumps(codec.to_json(config)))
     options = ["--standalone", "--nproc-per-node", str(SIZE), "--max-restarts", "1", "-m", "--"]
     command = ["loopt", "train", "--from", str(tmp_path / "config.json"), "--run", str(run), "--device", "cpu"]
@@ -252,10 +254,10 @@ def test_a_rank_is_killed_and_the_job_stopped(tmp_path: Path) -> None:
         text=True,
     )
     try:
-        wait_for_step(run, 20, torchrun)
+        wait_for_step(run, 10, torchrun)
         os.kill(pid_of_rank(1, torchrun.pid), signal.SIGKILL)
         killed_at = last_step(run)
-        wait_for_step(run, killed_at + 40, torchrun)  # one checkpoint may have been on its way
+        wait_for_step(run, killed_at + 20, torchrun)  # one checkpoint may have been on its way
         torchrun.send_signal(signal.SIGTERM)
         out, err = torchrun.communicate(timeout=60)
     finally:

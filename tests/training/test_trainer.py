@@ -115,7 +115,8 @@ print(outcome.reason, flush=True)
 sys.exit(128 + outcome.signal)
 """
     hangs_up = f"""
-import os, pty, sys
+import os, pty, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as where no nohup started the tests
 child, terminal = pty.fork()
 if child == 0:
     os.execv(sys.executable, [sys.executable, "-c", {trains!r}])

@@ -15,6 +15,7 @@ from loopt.analysis.latents import Latents, look_inside, steps_trained
 from loopt.analysis.probes import Probes
 from loopt.errors import InputError
 from loopt.model import LoopedTransformer
+from loopt.plan import LoopPlan
 from loopt.source import Codec
 from loopt.tasks import IGNORE, Addition, Task
 from loopt.tasks.inside import asked, quantities, structure
@@ -108,6 +109,7 @@ class Exploration:
             found.append(
                 {
                     "name": one.name,
+                    "made": made_of(plan),
                     "note": one.note,
                     "by": "loop" if one.loops_further else "layer",
                     "trained": steps_trained(one.model),
@@ -193,6 +195,18 @@ class Exploration:
             "movement": [latents.movement(position) for position in range(len(right))],
             "probe": one.probes.read([x.double().cpu() for x in states]) if one.probes else {},
         }
+
+
+def made_of(plan: LoopPlan) -> str:
+    """Returns a plan in words.
+
+    >>> made_of(LoopPlan.parse("1x4")), made_of(LoopPlan.parse("4x(1,3)"))
+    ('1 layer, run 4 times', '4 layers, run once, then 4 layers, run 3 times')
+    """
+    return ", then ".join(
+        f"{block.layers} layer{'s' * (block.layers > 1)}, run {f'{block.loops} times' if block.loops > 1 else 'once'}"
+        for block in plan.blocks
+    )
 
 
 def when_right(choices: Sequence[Sequence[Sequence[int]]], right: Sequence[int], trained: int) -> dict[str, list[int]]:

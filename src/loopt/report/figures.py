@@ -184,5 +184,6 @@ def write_figure(figure: Any, folder: Path, name: str) -> list[Path]:
     with explain_os_errors(f"write {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         figure.savefig(paths[0], metadata=metadata)
+        figure.set_layout_engine("none")  # both have the layout of the first; to find one takes longer than to draw
         figure.savefig(paths[1])
     return paths

@@ -51,7 +51,9 @@ def experiment_document(experiment: Experiment, scale: Scale, results: Path, fig
         ],
         sections=[
             Section("Ours beside the paper's", tables),
-            Section("Figures", [Picture(path, f"{path.stem} of {experiment.title}") for path in drawn]),
+            Section(
+                "Figures", [Picture(path, f"{path.stem.replace('-', ' ')} of {experiment.title}") for path in drawn]
+            ),
             Section("Configuration", _configuration(configs)),
             Section("Environment", [_environment(facts)]),
         ],
@@ -75,7 +77,9 @@ def runs_document(folder: Path, figures: Path) -> Document:
     """Returns the report of the runs in a folder; its figures are drawn into another."""
     found = list(runs_in(folder))
     runs = {str(run.directory.relative_to(folder)): run for run in found if isinstance(run, Run)}
-    unreadable = [Paragraph(f"Not in this report: {run.why}") for run in found if isinstance(run, Unreadable)]
+    unreadable = [run for run in found if isinstance(run, Unreadable)]
+    if unreadable and not runs:
+        raise InputError(unreadable[0].why)
     if not 1 <= len(runs) <= MOST_RUNS:
         raise InputError(f"folder={folder}: has {len(runs)} runs; allowed are 1 to {MOST_RUNS}")
     runs = {name if name != "." else folder.resolve().name: run for name, run in runs.items()}
@@ -91,10 +95,13 @@ def runs_document(folder: Path, figures: Path) -> Document:
         rows.append([name, plan, summary.state, str(summary.step), summary.best, test, parameters, seconds])
     header = ["run", "plan", "state", "steps", "best on validation", "accuracy, test", "parameters", "seconds"]
     commands = [f"loopt train --from {run.directory / 'config.json'} --run {run.directory}" for run in runs.values()]
-    drawn = [Picture(path, f"{path.stem} of the runs in {folder}") for path in _metrics_drawn(runs, figures)]
+    drawn = [
+        Picture(path, f"{path.stem.replace('-', ' ')} of the runs in {folder}")
+        for path in _metrics_drawn(runs, figures)
+    ]
     return Document(
         title=f"Runs in {folder}",
-        blocks=[Grid(header, rows), *unreadable],
+        blocks=[Grid(header, rows), *(Paragraph(f"Not in this report: {run.why}") for run in unreadable)],
         sections=[
             *([Section("While they trained", drawn)] if drawn else []),
             Section("Configuration", _configuration({name: codec.to_json(run.config) for name, run in runs.items()})),

@@ -25,8 +25,9 @@ HEADINGS = {
 
 INTRODUCTIONS = {
     "phop": "The model reads the letters and has to make {p} hops. A hop goes back to the last earlier place with the "
-    "same letter, and on to the letter after it; the letter where the last hop lands is the answer. Move the slider: "
-    "each loop runs the same layers again, and fills the hops that can by then be read from the model's state.",
+    "same letter, and on to the letter after it; the letter where the last hop lands is the answer, and ⊥ where there "
+    "is no such place. Move the slider: each loop runs the same layers again, and fills the hops that can by then be "
+    "read from the model's state.",
     "addition": "The model reads numbers and writes their sum, one digit after the other. Move the slider: each loop "
     "runs the same layers again, and below each column stands the digit that it would write if it stopped there.",
     "group": "The model reads elements of a group and has to multiply them all. Move the slider: each loop runs the "

@@ -78,7 +78,9 @@ function render() {
   $("stepname").textContent = stepName(view.model, stepOf(view.model));
   $("position").value = view.position;
   chooseFrom($("models"), "", DATA.models.map((m) => m.name), view.model, (i) => go({ model: i }));
+  $("made").textContent = one.name + ": " + [one.made, one.note].filter(Boolean).join("; ") + ".";
   $("summary").textContent = summary();
+  $("story").textContent = story();
   drawProblem(); drawStrip(); drawGrid(); drawSides(); drawAttention(); drawMovement(); drawProbes();
   clearTimeout(addressing);
   addressing = setTimeout(keepAddress, 100);  // once the slider rests: browsers take few changes of an address a second

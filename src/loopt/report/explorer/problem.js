@@ -33,13 +33,27 @@ function knownInWords() {
   return hops.length ? "A probe reads hop" + (hops.length > 1 ? "s " : " ") + hops.join(", ") + " of " + example().problem.p + " from its state." : "A probe reads no hop from its state yet.";
 }
 
+// After which loop each hop can first be read, in words: what the loops do.
+function story() {
+  const problem = example().problem, one = model();
+  if (problem.kind !== "phop" || !one.probes.length) return "";
+  const steps = Array.from({ length: one.trained }, (_, i) => ({ step: i + 1, known: knownHops(i + 1) })), by = {};
+  for (let hop = 1; hop <= problem.p; hop++) {
+    const first = steps.find((at) => at.known[hop]), when = first ? "after " + one.by + " " + first.step : "never";
+    (by[when] = by[when] || []).push(hop);
+  }
+  const told = Object.entries(by).map(([when, hops]) => "hop" + (hops.length > 1 ? "s " : " ") + hops.join(" and ") + " " + when);
+  return "At position " + view.position + " a probe first reads " + told.join(", ") + ".";
+}
+
 function drawProblem() {
   const draw = { phop: drawLadder, addition: drawSum, group: drawTree, igsm: drawGraph }[example().problem.kind];
   const drawn = draw && draw();
   if (!drawn) $("problem").replaceChildren();
   else if ($("problem").firstChild !== drawn) $("problem").replaceChildren(drawn);
-  const read = model().probes.length && draw && draw !== drawSum ? "Filled and ●: a linear probe reads it rightly from the state at this position. " : "";
-  $("legend").textContent = read + "Below each token: what the model would answer there now, ✓ right or ✗ wrong. Arcs below: where it looks from the chosen position, or from the one under the mouse.";
+  const hops = example().problem.kind === "phop" ? "Arcs above: the true hops, drawn solid once a linear probe reads from the model's state here where they land, which ● marks below. " : "";
+  const read = !model().probes.length || !draw || draw === drawSum ? "" : hops || "Filled and ●: a linear probe reads it rightly from the state at this position. ";
+  $("legend").textContent = read + "In the row below the tokens: what the model would answer there now, ✓ right or ✗ wrong, the paler the less sure. Arcs below: where it looks from the chosen position, or from the one under the mouse.";
 }
 
 // Which hops can be read after which loop, at the chosen position. A step of the slider marks another row.
@@ -156,6 +170,9 @@ function makeStrip() {
   });
   picture.append(overlay, looks);
   $("strip").replaceChildren(picture);
+  const answers = one.problem.kind === "text" ? "expects" : "answers";
+  const names = [["reads", top + 11], [answers, top + LINE + 21], ["looks at", base + 20], ...(hops ? [["true hops", top - 50]] : [])];
+  $("rows").replaceChildren(...names.map(([name, y]) => el("span", { style: "top:" + y + "px" }, name)));
   $("strip").scrollLeft = (view.position + 2) * wide - $("strip").clientWidth;
   cells = { key: one, made, overlay, looks, picture, top, base, wide };
 }
