@@ -8,6 +8,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from loopt.errors import InputError, require
 from loopt.limits import require_affordable
@@ -23,6 +24,7 @@ from loopt.theory.chain_of_thought import (
     chain_of_thought_in_precision,
     coordinates,
     looped_states,
+    mask,
     read_out,
     run_in_precision,
     run_looped,
@@ -60,7 +62,7 @@ SAMPLED_WORDS = 4
 MOST_PROMPTS = 1024
 
 Builder = Callable[[FormalTransformer, int, int, Constants], FormalTransformer]
-Runner = Callable[[LoopedTransformer, Tensor], Tensor]
+Runner = Callable[[LoopedTransformer, Tensor, int], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,19 +108,28 @@ def addition_case(bits: int) -> Case:
 
 
 def random_case(seed: int, L: int, vocabulary: int, n: int, m: int) -> Case:
-    """Returns the first random transformer, from ``seed`` on, whose last token is not already there one loop early, so
-    that a missing loop is noticed."""
+    """Returns the first random transformer, from ``seed`` on, that has a last token which is not there one loop early,
+    so that a missing loop is noticed."""
     while True:
         theta = random_transformer(range(L), seed, d=12, d_ff=16, vocabulary=vocabulary, n_max=n + m)
-        case = Case(theta, all_words(vocabulary, n), m)
-        if m == 1 or not torch.equal(_one_loop_early(case), case.tokens):
-            return case
+        prompts = all_words(vocabulary, n)
+        *_, early, last = guesses(theta, prompts, m)
+        if not torch.equal(early, last):
+            return Case(theta, prompts, m)
         seed += 1000
 
 
-def _one_loop_early(case: Case) -> Tensor:
-    model = build_looped(case.theta, case.n, case.m, case.constants).model()
-    return read_out(model, looped_states(model, case.prompts)[-2])
+@torch.no_grad()
+def guesses(theta: FormalTransformer, prompts: Tensor, m: int) -> list[Tensor]:
+    """Returns the tokens [B, n+m] before the first loop and after each, by the proof's idea and θ alone: what is past
+    the input becomes, in every loop, what θ generates from the guesses before it. At first it is |V|, for #."""
+    n, V, none = prompts.shape[1], len(theta.tokens), torch.zeros_like(theta.tokens[:1])
+    model = replace(theta, tokens=torch.cat([theta.tokens, none]), output=torch.cat([theta.output, none])).model()
+    found = [with_dummies(prompts, m, V)]
+    for t in range(1, m + 1):
+        generated = model(found[-1])[:, :-1, :V].argmax(-1)
+        found.append(torch.where(mask(n + m, n, t), functional.pad(generated, (1, 0)), found[-1]))
+    return found
 
 
 def composing_case(name: str, n: int, words: int, seed: int) -> Case:
@@ -149,7 +160,7 @@ def thresholds(case: Case) -> Thresholds:
 
     def works(**changed: float) -> bool:
         looped = build_looped(case.theta, case.n, case.m, replace(case.constants, **changed)).model()
-        return torch.equal(run_looped(looped, case.prompts), case.tokens)
+        return torch.equal(run_looped(looped, case.prompts, case.m), case.tokens)
 
     return Thresholds(
         beta=bisect(lambda beta: works(beta=beta), 0.0, case.constants.beta),
@@ -158,14 +169,15 @@ def thresholds(case: Case) -> Thresholds:
 
 
 @torch.no_grad()
-def drift(theta: FormalTransformer, looped: LoopedTransformer, prompts: Tensor, tokens: Tensor) -> Tensor:
+def drift(theta: FormalTransformer, looped: LoopedTransformer, states: list[Tensor], tokens: Tensor) -> Tensor:
     """Returns the largest difference, over loops and positions, of the residual stream from the proof's: [B].
 
     After loop t, positions 1 to n+t should hold the embedding of θ's own ``tokens``, with a counter of n+t."""
-    n, m = prompts.shape[1], tokens.shape[1] - prompts.shape[1]
+    m = len(states)
+    n = tokens.shape[1] - m
     count, expected = coordinates(theta, n, m, "counter")["count"], looped.embed(tokens)  # [B, n+m, D]
     worst = []
-    for t, state in enumerate(looped_states(looped, prompts), start=1):
+    for t, state in enumerate(states, start=1):
         expected[..., count] = signed_binary(torch.tensor(n + t), bits_for(n, m))
         worst.append((state - expected)[:, : n + t].abs().amax((1, 2)))
     return torch.stack(worst).amax(0)
@@ -194,12 +206,11 @@ def prove(bits: int = 6, seed: int = 0, show: bool = False, control: Control | N
     for what, cases in named:
         checks += [
             _check_tokens(f"{what}: mask from outside", cases, build_masked, run_masked, change),
-            _check_tokens(f"{what}: looped", cases, build_looped, run_looped, change),
+            *_check_looped(what, cases, change),
             _check_tokens(f"{what}: looped, without a counter", cases, build_uncounted, run_looped, change),
         ]
     checks += [
         _check_composing(composing, change, name),
-        _check_states("what positions hold after each loop", [*additions, *randoms], change),
         *(_check_in_precision(*shape, seed=seed, change=change) for shape in SMALL_SHAPES),
     ]
     largest = additions[-1]
@@ -252,9 +263,8 @@ def prove_own(theta: FormalTransformer, n: int, m: int, seed: int = 0, control: 
         title=f"Theorem 5.4: your transformer of {theta.plan.depth} layers, {m} tokens of chain of thought, looped",
         sizes=_sizes(case, looped, uncounted),
         checks=(
-            _check_tokens("your transformer: looped", [case], build_looped, run_looped, change),
+            *_check_looped("your transformer", [case], change),
             _check_tokens("your transformer: looped, without a counter", [case], build_uncounted, run_looped, change),
-            _check_states("what positions hold after each loop", [case], change),
         ),
         models={"own-looped": looped.model()},
         notes=(f"gap of the top two logits: {case.gap:.3g}; δ is half of it",),
@@ -286,10 +296,30 @@ def _check_tokens(what: str, cases: list[Case], build: Builder, run: Runner, cha
     for case in cases:
         model = change(build(case.theta, case.n, case.m, case.constants)).model()
         for prompts, tokens in zip(case.prompts.split(CHUNK), case.tokens.split(CHUNK), strict=True):
-            found = run(model, prompts)
-            found = torch.cat([found, torch.full((len(found), tokens.shape[1] - found.shape[1]), -1)], dim=1)
-            tally.equal(f"{case.n} tokens and {case.m} more", found, tokens)
+            tally.equal(f"{case.n} tokens and {case.m} more", run(model, prompts, case.m), tokens)
     return tally.check(what, _scope(cases), "inputs")
+
+
+def _check_looped(what: str, cases: list[Case], change: Control) -> tuple[Check, Check]:
+    """Checks the tokens, and what every position holds after each loop."""
+    of_tokens, of_states, worst = Tally(), Tally(), 0.0
+    for case in cases:
+        model = change(build_looped(case.theta, case.n, case.m, case.constants)).model()
+        where = f"{case.n} tokens and {case.m} more"
+        for prompts, tokens in zip(case.prompts.split(CHUNK), case.tokens.split(CHUNK), strict=True):
+            states = looped_states(model, prompts, case.m)
+            of_tokens.equal(where, read_out(model, states[-1]), tokens)
+            if len(states) == case.m:
+                far = drift(case.theta, model, states, tokens)
+                worst = max(worst, float(far.max()))
+                of_states.holds(where, far <= TOLERANCE)
+            else:
+                of_states.holds(f"{len(states)} loops, should be {case.m}", torch.zeros(len(prompts), dtype=torch.bool))
+    scope = _scope(cases)
+    return (
+        of_tokens.check(f"{what}: looped", scope, "inputs"),
+        of_states.check(f"{what}: what positions hold after each loop", scope, "inputs", worst),
+    )
 
 
 def _check_composing(case: Case, change: Control, name: str) -> Check:
@@ -297,20 +327,6 @@ def _check_composing(case: Case, change: Control, name: str) -> Check:
     tally, looped = Tally(), change(build_looped(case.theta, case.n, case.m, case.constants))
     tally.equal("words", run_in_precision(looped, case.prompts, case.m, None), case.tokens)
     return tally.check(f"{name}, one by one: looped", _scope([case]), "inputs")
-
-
-def _check_states(what: str, cases: list[Case], change: Control) -> Check:
-    tally, drifts = Tally(), []
-    for case in cases:
-        model = change(build_looped(case.theta, case.n, case.m, case.constants)).model()
-        loops = len(model.config.plan.passes)
-        if loops != case.m:
-            tally.holds(f"{loops} loops, should be {case.m}", False)
-            continue
-        for prompts, tokens in zip(case.prompts.split(CHUNK), case.tokens.split(CHUNK), strict=True):
-            drifts.append(drift(case.theta, model, prompts, tokens))
-            tally.holds(f"{case.n} tokens and {case.m} more", drifts[-1] <= TOLERANCE)
-    return tally.check(what, _scope(cases), "inputs", float(torch.cat(drifts).max()) if drifts else None)
 
 
 def _check_in_precision(L: int, V: int, n: int, m: int, seed: int, change: Control) -> Check:
@@ -368,7 +384,7 @@ def _traces(case: Case, row: int, words: Sequence[str], what: str) -> tuple[Trac
     looped = build_looped(case.theta, case.n, case.m, case.constants).model()
     steps = [("input", (*_words(prompt[0], words), *[""] * case.m))]
     loops = [("input", (*_words(prompt[0], words), *["#"] * case.m))]
-    for t, state in enumerate(looped_states(looped, prompt), start=1):
+    for t, state in enumerate(looped_states(looped, prompt, case.m), start=1):
         settled, guesses = case.n + t, _words(read_out(looped, state)[0], words)
         steps.append((f"step {t}", (*chain[:settled], *[""] * (case.m - t))))
         loops.append((f"loop {t}", (*guesses[:settled], *(f"({guess})" for guess in guesses[settled:]))))
