@@ -17,12 +17,13 @@ from loopt import LoopedTransformer
 from loopt.commands.prove import THEOREMS, ChainOfThoughtOptions, GroupOptions, PHopOptions
 from loopt.errors import InputError
 from loopt.report.proofs import trace_text
+from loopt.reproduce.artefacts import ARTEFACTS
 from loopt.runs import Run
 from loopt.tasks import Addition
 from loopt.tasks.groups import group
 from loopt.theory import chain_of_thought, chain_of_thought_proof, group_composition_proof, simulation_proof
 from loopt.theory.chain_of_thought import build_looped
-from loopt.theory.chain_of_thought_proof import addition_case
+from loopt.theory.chain_of_thought_cases import addition_case
 from loopt.theory.examples import random_transformer
 from loopt.theory.group_composition import answers, build_group_composition
 from loopt.theory.proof import Check, Trace
@@ -154,7 +155,7 @@ def test_what_is_not_exact_is_told(capsys: Captured, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(chain_of_thought, "mask", one_late)
     assert run("cot", "--bits", "2", "--group", "S3") == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if re.search(r"│ +(yes|NO) │", line)]
-    assert len(lines) == 12
+    assert len(lines) == 14
     assert all(("NO" in line) == ("mask from outside" in line) for line in lines)
 
 
@@ -189,9 +190,17 @@ def test_ones_own_transformer(tmp_path: Path, capsys: Captured) -> None:
     assert next(check["what"] for check in json.loads(capsys.readouterr().out)["checks"]) == "own: weights and switches"
     assert run("cot", "--run", "mine", "--n", "3", "--m", "4", "--json") == 0
     told = json.loads(capsys.readouterr().out)
-    assert {check["scope"] for check in told["checks"]} == {"every input, 27"}
+    assert {check["scope"] for check in told["checks"]} == {"every input, 27", "every input"}
     assert run("cot", "--run", "mine", "--n", "3", "--m", "5") == 2
     assert "n+m=8: allowed is up to 7, the positions of θ" in capsys.readouterr().err
+
+
+def test_a_report_has_the_outcome_of_each_theorem(tmp_path: Path) -> None:
+    assert command_line.run("report", "--all", "--prove", "--results", "none", "--out", "all.md") == 0
+    table = [line.split("|") for line in (tmp_path / "all.md").read_text().splitlines() if "loopt prove" in line]
+    exact = {command.strip(" `"): state.strip() for _, _, command, state, _ in table}
+    assert exact.keys() == {one.command for one in ARTEFACTS if one.theorem}
+    assert set(exact.values()) == {"built, and all checks are exact at small sizes"}
 
 
 def test_no_inputs_prove_nothing() -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from loopt.errors import InputError, require
-from loopt.limits import require_affordable
+from loopt.limits import WORK_PER_SECOND, require_affordable
 from loopt.model import LoopedTransformer
 from loopt.tasks.groups import group
 from loopt.theory.chain_of_thought import (
@@ -20,25 +19,29 @@ from loopt.theory.chain_of_thought import (
     build_looped,
     build_masked,
     build_uncounted,
-    chain_of_thought,
     chain_of_thought_in_precision,
     coordinates,
     looped_states,
-    mask,
     read_out,
     run_in_precision,
     run_looped,
     run_masked,
     with_dummies,
 )
+from loopt.theory.chain_of_thought_cases import (
+    CHUNK,
+    Case,
+    addition_case,
+    composing_case,
+    random_case,
+    small_case,
+)
+from loopt.theory.chain_of_thought_certificate import certify
 from loopt.theory.controls import Control, Damage, change_layer, cool, scaled
 from loopt.theory.examples import (
     ADDITION_WORDS,
     all_additions,
     all_words,
-    build_addition,
-    build_composing_chain,
-    random_transformer,
     rounded,
 )
 from loopt.theory.formal import FormalTransformer
@@ -47,8 +50,6 @@ from loopt.theory.precision import attention_maps, weight_outside
 from loopt.theory.proof import AttentionMaps, Check, Proof, Size, Tally, Trace
 from loopt.theory.thresholds import bisect
 
-CHUNK = 64
-"""How many inputs run together; larger chunks are slower to allocate."""
 PAIRS_PER_SECOND = 200
 """About how many pairs of numbers are added and checked in a second, on one CPU core."""
 TOLERANCE = 1e-9
@@ -60,84 +61,11 @@ BITS = 8
 """The s of F_s in which they run."""
 SAMPLED_WORDS = 4
 MOST_PROMPTS = 1024
+FEW = 32
+"""How many inputs of the user's own transformer are run in F_s, which is slow."""
 
 Builder = Callable[[FormalTransformer, int, int, Constants], FormalTransformer]
 Runner = Callable[[LoopedTransformer, Tensor, int], Tensor]
-
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """A transformer that thinks in m tokens, and inputs for it."""
-
-    theta: FormalTransformer
-    prompts: Tensor  # [B, n]
-    m: int
-    which: str = "every"
-    """Whether the inputs are "every" one that there is, or "sampled"."""
-
-    @property
-    def n(self) -> int:
-        return self.prompts.shape[1]
-
-    @cached_property
-    def tokens(self) -> Tensor:
-        """Returns the inputs with θ's own chains of thought, [B, n+m], which the simulation has to reach."""
-        model = self.theta.model()
-        return torch.cat([chain_of_thought(model, prompts, self.m) for prompts in self.prompts.split(CHUNK)])
-
-    @cached_property
-    def gap(self) -> float:
-        model = self.theta.model()
-        return min(smallest_gap(model, tokens, self.n) for tokens in self.tokens.split(CHUNK))
-
-    @property
-    def constants(self) -> Constants:
-        """Returns constants with half the gap as δ, so that rounding does not matter."""
-        return Constants(gap=self.gap / 2)
-
-
-@torch.no_grad()
-def smallest_gap(model: LoopedTransformer, tokens: Tensor, n: int) -> float:
-    """Returns the smallest gap of the top two logits over all steps of these chains of thought."""
-    best = model(tokens)[:, n - 1 : -1].topk(2).values  # [B, m, 2]: position n+t-1 chooses token n+t
-    return float((best[..., 0] - best[..., 1]).min())
-
-
-def addition_case(bits: int) -> Case:
-    return Case(build_addition(bits), all_additions(bits)[0], bits)
-
-
-def random_case(seed: int, L: int, vocabulary: int, n: int, m: int) -> Case:
-    """Returns the first random transformer, from ``seed`` on, that has a last token which is not there one loop early,
-    so that a missing loop is noticed."""
-    while True:
-        theta = random_transformer(range(L), seed, d=12, d_ff=16, vocabulary=vocabulary, n_max=n + m)
-        prompts = all_words(vocabulary, n)
-        *_, early, last = guesses(theta, prompts, m)
-        if not torch.equal(early, last):
-            return Case(theta, prompts, m)
-        seed += 1000
-
-
-@torch.no_grad()
-def guesses(theta: FormalTransformer, prompts: Tensor, m: int) -> list[Tensor]:
-    """Returns the tokens [B, n+m] before the first loop and after each, by the proof's idea and θ alone: what is past
-    the input becomes, in every loop, what θ generates from the guesses before it. At first it is |V|, for #."""
-    n, V, none = prompts.shape[1], len(theta.tokens), torch.zeros_like(theta.tokens[:1])
-    model = replace(theta, tokens=torch.cat([theta.tokens, none]), output=torch.cat([theta.output, none])).model()
-    found = [with_dummies(prompts, m, V)]
-    for t in range(1, m + 1):
-        generated = model(found[-1])[:, :-1, :V].argmax(-1)
-        found.append(torch.where(mask(n + m, n, t), functional.pad(generated, (1, 0)), found[-1]))
-    return found
-
-
-def composing_case(name: str, n: int, words: int, seed: int) -> Case:
-    """Returns the transformer that composes n elements of a group word by word, with ``words`` random words."""
-    G = group(name)
-    drawn = torch.randint(G.order, (words, n), generator=torch.Generator().manual_seed(seed))
-    prompts = torch.cat([drawn, torch.full((words, 1), G.order)], dim=1)
-    return Case(build_composing_chain(G, n), prompts, n, "sampled")
 
 
 @dataclass(frozen=True)
@@ -209,9 +137,12 @@ def prove(bits: int = 6, seed: int = 0, show: bool = False, control: Control | N
             *_check_looped(what, cases, change),
             _check_tokens(f"{what}: looped, without a counter", cases, build_uncounted, run_looped, change),
         ]
+    small = [small_case(seed, *shape) for shape in SMALL_SHAPES]
     checks += [
         _check_composing(composing, change, name),
-        *(_check_in_precision(*shape, seed=seed, change=change) for shape in SMALL_SHAPES),
+        _check_weights([*additions, *randoms], None, change),
+        _check_weights(small, BITS, change),
+        *(_check_in_precision(case, BITS, change) for case in small),
     ]
     largest = additions[-1]
     theta, n, m = largest.theta, largest.n, largest.m
@@ -226,7 +157,7 @@ def prove(bits: int = 6, seed: int = 0, show: bool = False, control: Control | N
             f"addition-{bits}-uncounted": uncounted.model(),
         },
         notes=_notes(additions, randoms),
-        traces=(*_traces(addition_case(bits=4), 11 * 16 + 6, ADDITION_WORDS, "11 + 6"), *figure_4(name, 4, seed))
+        traces=(*_traces(addition_case(bits=4), 11 * 16 + 6, ADDITION_WORDS, "11 + 6"), *figure_4(name, 4, seed + 1))
         if show
         else (),
         maps=(_maps(additions[min(2, len(additions) - 1)]),) if show else (),
@@ -251,20 +182,34 @@ def prove_own(theta: FormalTransformer, n: int, m: int, seed: int = 0, control: 
     """Checks the looped simulation of the user's own θ, on all inputs of n tokens where those are few, and else on
     sampled ones."""
     require(n >= 1, "n", n, "1 or more", InputError)
+    require(m >= 1, "m", m, "1 or more", InputError)
     require(
         n + m <= len(theta.positions), "n+m", n + m, f"up to {len(theta.positions)}, the positions of θ", InputError
     )
     change, V = control or Control(), len(theta.tokens)
+    weights = 2 * V * V * (2 * theta.d + 3 * V) * (theta.plan.depth + 2)  # of the feed-forwards
+    require_affordable(
+        f"chain of thought over {V:,} tokens",
+        memory=8 * 3 * weights,
+        seconds=MOST_PROMPTS * (n + m) * m * 6 * weights // WORK_PER_SECOND,
+    )
     few = V**n <= MOST_PROMPTS
     drawn = torch.randint(V, (MOST_PROMPTS, n), generator=torch.Generator().manual_seed(seed))
     case = Case(theta, all_words(V, n) if few else drawn, m, "every" if few else "sampled")
+    if case.gap == 0:
+        raise InputError(f"n={n}: on some input θ has two best tokens; allowed is one, as the theorem has it")
     looped, uncounted = (change(build(theta, n, m, case.constants)) for build in (build_looped, build_uncounted))
+    in_precision = case if len(case.prompts) <= FEW else replace(case, prompts=case.prompts[:FEW], which="sampled")
+    s = max(BITS, bits_for(n, m))
     return Proof(
         title=f"Theorem 5.4: your transformer of {theta.plan.depth} layers, {m} tokens of chain of thought, looped",
         sizes=_sizes(case, looped, uncounted),
         checks=(
             *_check_looped("your transformer", [case], change),
             _check_tokens("your transformer: looped, without a counter", [case], build_uncounted, run_looped, change),
+            _check_weights([case], None, change),
+            _check_weights([case], s, change),
+            _check_in_precision(in_precision, s, change),
         ),
         models={"own-looped": looped.model()},
         notes=(f"gap of the top two logits: {case.gap:.3g}; δ is half of it",),
@@ -329,11 +274,22 @@ def _check_composing(case: Case, change: Control, name: str) -> Check:
     return tally.check(f"{name}, one by one: looped", _scope([case]), "inputs")
 
 
-def _check_in_precision(L: int, V: int, n: int, m: int, seed: int, change: Control) -> Check:
-    """Runs θ with weights rounded to F_s and its simulation, both in plain F_s, on every input of n tokens."""
-    tally, s = Tally(), BITS
-    theta = rounded(random_transformer(range(L), seed, d=6, d_ff=8, vocabulary=V, n_max=n + m), s)
-    prompts, looped = all_words(V, n), change(build_looped(theta, n, m, Constants.of(s)))
+def _check_weights(cases: list[Case], s: int | None, change: Control) -> Check:
+    """Certifies θ within the looped transformer, and the two heads more; in F_s with θ's weights rounded."""
+    tally = Tally()
+    for case in cases:
+        theta = case.theta if s is None else rounded(case.theta, s)
+        looped = change(build_looped(theta, case.n, case.m, case.constants if s is None else Constants.of(s)))
+        tally.add(certify(theta, looped, case.n, case.m, s))
+    where = "over the reals" if s is None else f"in F_{s}"
+    return tally.check(f"θ's weights, and attention of the two layers more, {where}", "every input", "weights, rows")
+
+
+def _check_in_precision(case: Case, s: int, change: Control) -> Check:
+    """Runs θ with weights rounded to F_s and its simulation, both in plain F_s."""
+    tally, n, m, prompts = Tally(), case.n, case.m, case.prompts
+    theta = rounded(case.theta, s)
+    looped = change(build_looped(theta, n, m, Constants.of(s)))
     wanted = chain_of_thought_in_precision(theta, prompts, m, s)
     unique = wanted[:, 0] >= 0
     outside = weight_outside(looped, s)
@@ -341,10 +297,11 @@ def _check_in_precision(L: int, V: int, n: int, m: int, seed: int, change: Contr
         tally.holds(outside, False)
     else:
         found = run_in_precision(looped, prompts, m, s)
-        tally.equal(f"L={L}, {n} tokens and {m} more", found[unique], wanted[unique])
+        tally.equal(f"{n} tokens and {m} more", found[unique], wanted[unique])
     ties = int((~unique).sum())
-    scope = f"every input, {len(prompts):,}" + (f", less {ties} with a tie" if ties else "")
-    return tally.check(f"L={L}, |V|={V}: looped, in plain F_{s}", scope, "inputs")
+    scope = _scope([case]) + (f", less {ties} with a tie" if ties else "")
+    what = f"L={theta.plan.depth}, |V|={len(theta.tokens)}, rounded to F_{s}: looped, in plain F_{s}"
+    return tally.check(what, scope, "inputs")
 
 
 def _sizes(case: Case, looped: FormalTransformer, uncounted: FormalTransformer) -> tuple[Size, ...]:
@@ -367,9 +324,14 @@ def _sizes(case: Case, looped: FormalTransformer, uncounted: FormalTransformer) 
     )
 
 
+@cache
+def _slack_of_addition() -> Thresholds:
+    return thresholds(addition_case(bits=3))
+
+
 def _notes(additions: list[Case], randoms: list[Case]) -> tuple[str, ...]:
     gaps = [min(case.gap for case in cases) for cases in (additions, randoms)]
-    slack = thresholds(addition_case(bits=3))
+    slack = _slack_of_addition()
     return (
         f"gap of the top two logits: {gaps[0]:.3g} in addition, {gaps[1]:.2g} in random transformers; δ is half of it",
         f"on addition of 3 bits β ≥ {slack.beta:.2f} and δ ≤ {slack.gap:.2f} gaps are enough",
@@ -385,12 +347,12 @@ def _traces(case: Case, row: int, words: Sequence[str], what: str) -> tuple[Trac
     steps = [("input", (*_words(prompt[0], words), *[""] * case.m))]
     loops = [("input", (*_words(prompt[0], words), *["#"] * case.m))]
     for t, state in enumerate(looped_states(looped, prompt, case.m), start=1):
-        settled, guesses = case.n + t, _words(read_out(looped, state)[0], words)
+        settled, tokens = case.n + t, _words(read_out(looped, state)[0], words)
         steps.append((f"step {t}", (*chain[:settled], *[""] * (case.m - t))))
-        loops.append((f"loop {t}", (*guesses[:settled], *(f"({guess})" for guess in guesses[settled:]))))
+        loops.append((f"loop {t}", (*tokens[:settled], *(f"{guess}?" for guess in tokens[settled:]))))
     positions = tuple(str(i) for i in range(1, case.n + case.m + 1))
     left = f"Chain of thought, {what}: every step runs the whole transformer and appends a token"
-    right = f"{what}, looped: loop t settles position {case.n}+t; in brackets what later loops write over"
+    right = f"{what}, looped: loop t settles position {case.n}+t; what has a ? is written over later"
     return Trace(left, positions, tuple(steps)), Trace(right, positions, tuple(loops))
 
 

@@ -92,6 +92,12 @@ class Tally:
             self.where = what
         self.wrong += int(rows.sum())
 
+    def add(self, other: Tally) -> None:
+        """Counts the cases of another tally too."""
+        self.cases += other.cases
+        self.wrong += other.wrong
+        self.where = self.where or other.where
+
     def _note(self, what: str, wrong: Tensor) -> None:
         self.wrong += int(wrong.sum())
         if not self.where and bool(wrong.any()):
