@@ -37,7 +37,7 @@ from loopt.theory.formal import FormalTransformer
 from loopt.theory.growth import panels
 from loopt.theory.learned import compare
 from loopt.theory.proof import Proof
-from loopt.theory.saved import WEIGHTS, load, save
+from loopt.theory.saved import WEIGHTS, load, save, save_as_run
 
 USAGE = """\
 usage: loopt prove group-composition [--group S5] [--n 64] [options]
@@ -311,6 +311,10 @@ def _report(name: str, proof: Proof, options: Options) -> None:
             save(model, directory)
             if not options.json:
                 print(f"Saved {printable(directory)}")
+            if model_name in proof.tasks:
+                save_as_run(model, proof.tasks[model_name], directory / "run")
+                if not options.json:
+                    print(f"and as a run for loopt eval, thoughts and train: {printable(directory / 'run')}")
 
 
 def _compare(directory: Path, seed: int) -> int:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from loopt.model import LoopedTransformer
+from loopt.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,8 @@ class Proof:
     checks: tuple[Check, ...]
     models: dict[str, LoopedTransformer]
     """The built models by the names under which ``--save`` keeps them."""
+    tasks: dict[str, Task] = field(default_factory=dict)
+    """For models that solve a task as they are, without `#`, which."""
     notes: tuple[str, ...] = ()
     """Lines for the reader, such as a repair of the paper's text."""
     traces: tuple[Trace, ...] = ()
