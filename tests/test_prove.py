@@ -17,12 +17,13 @@ from loopt import LoopedTransformer
 from loopt.commands.prove import THEOREMS, ChainOfThoughtOptions, GroupOptions, PHopOptions
 from loopt.errors import InputError
 from loopt.report.proofs import trace_text
+from loopt.reproduce.artefacts import ARTEFACTS
 from loopt.runs import Run
 from loopt.tasks import Addition
 from loopt.tasks.groups import group
-from loopt.theory import chain_of_thought, group_composition_proof
+from loopt.theory import chain_of_thought, chain_of_thought_proof, group_composition_proof, simulation_proof
 from loopt.theory.chain_of_thought import build_looped
-from loopt.theory.chain_of_thought_proof import addition_case
+from loopt.theory.chain_of_thought_cases import addition_case
 from loopt.theory.examples import random_transformer
 from loopt.theory.group_composition import answers, build_group_composition
 from loopt.theory.proof import Check, Trace
@@ -38,6 +39,14 @@ Captured = pytest.CaptureFixture[str]
 def in_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "160")  # few lines are wrapped
+
+
+@pytest.fixture(autouse=True)
+def with_fewer_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets ``prove`` try few and small random transformers; tests/theory runs those that it has otherwise."""
+    monkeypatch.setattr(chain_of_thought_proof, "RANDOM_SHAPES", ((1, 3, 2, 4),))
+    monkeypatch.setattr(chain_of_thought_proof, "SMALL_SHAPES", ((1, 3, 2, 3),))
+    monkeypatch.setattr(simulation_proof, "examples", lambda seed: {"R=3 L=12": random_transformer((0, 1, 2, 1), seed)})
 
 
 def run(*arguments: str) -> int:
@@ -146,7 +155,7 @@ def test_what_is_not_exact_is_told(capsys: Captured, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(chain_of_thought, "mask", one_late)
     assert run("cot", "--bits", "2", "--group", "S3") == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if re.search(r"│ +(yes|NO) │", line)]
-    assert len(lines) == 13
+    assert len(lines) == 14
     assert all(("NO" in line) == ("mask from outside" in line) for line in lines)
 
 
@@ -181,9 +190,17 @@ def test_ones_own_transformer(tmp_path: Path, capsys: Captured) -> None:
     assert next(check["what"] for check in json.loads(capsys.readouterr().out)["checks"]) == "own: weights and switches"
     assert run("cot", "--run", "mine", "--n", "3", "--m", "4", "--json") == 0
     told = json.loads(capsys.readouterr().out)
-    assert {check["scope"] for check in told["checks"]} == {"every input, 27"}
+    assert {check["scope"] for check in told["checks"]} == {"every input, 27", "every input"}
     assert run("cot", "--run", "mine", "--n", "3", "--m", "5") == 2
     assert "n+m=8: allowed is up to 7, the positions of θ" in capsys.readouterr().err
+
+
+def test_a_report_has_the_outcome_of_each_theorem(tmp_path: Path) -> None:
+    assert command_line.run("report", "--all", "--prove", "--results", "none", "--out", "all.md") == 0
+    table = [line.split("|") for line in (tmp_path / "all.md").read_text().splitlines() if "loopt prove" in line]
+    exact = {command.strip(" `"): state.strip() for _, _, command, state, _ in table}
+    assert exact.keys() == {one.command for one in ARTEFACTS if one.theorem}
+    assert set(exact.values()) == {"built, and all checks are exact at small sizes"}
 
 
 def test_no_inputs_prove_nothing() -> None:
@@ -240,6 +257,19 @@ def test_a_run_of_another_task_is_refused(tmp_path: Path, capsys: Captured) -> N
     Run.start(tmp_path / "sums", tiny_runs.tiny(source=Addition(), batch_size=8)).close()
     assert run("phop", "--compare", "sums") == 2
     assert capsys.readouterr().err == "loopt: compare=sums: a run on addition; allowed is one on phop\n"
+
+
+def test_a_built_model_is_a_run(tmp_path: Path, capsys: Captured) -> None:
+    assert run("phop", "--p", "4", "--n", "12", "--inputs", "2", "--save", "out") == 0
+    built = tmp_path / "out" / "phop" / "p4-n12" / "run"
+    assert command_line.run("eval", str(built), "--examples", "256") == 0
+    assert "100.00%" in capsys.readouterr().out
+    assert command_line.run("thoughts", str(built), "--input", "abcabca") == 0
+    at_first = Run.load(built).load_model("last").state_dict()
+    train(Run.load(built).config, built, tiny_runs.CPU)
+    assert run("phop", "--p", "4", "--n", "12", "--inputs", "2", "--save", "out") == 0  # what was trained stays
+    after = Run.load(built).load_model("last").state_dict()
+    assert not all(torch.equal(at_first[name], after[name]) for name in after)
 
 
 def test_what_was_damaged_is_not_loaded(tmp_path: Path) -> None:

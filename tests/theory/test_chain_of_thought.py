@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from functools import cache
 
 import pytest
 import torch
@@ -16,21 +17,10 @@ from loopt.model import LoopedTransformer
 from loopt.plan import LoopPlan
 from loopt.tasks.groups import group
 from loopt.theory import chain_of_thought as cot
-from loopt.theory import examples
+from loopt.theory import chain_of_thought_proof, examples
 from loopt.theory.chain_of_thought import Constants, build_looped, build_masked, build_uncounted
-from loopt.theory.chain_of_thought_proof import (
-    CHUNK,
-    RANDOM_SHAPES,
-    TOLERANCE,
-    Case,
-    Thresholds,
-    addition_case,
-    composing_case,
-    drift,
-    prove,
-    random_case,
-    thresholds,
-)
+from loopt.theory.chain_of_thought_cases import CHUNK, Case, addition_case, composing_case, random_case
+from loopt.theory.chain_of_thought_proof import RANDOM_SHAPES, TOLERANCE, Thresholds, drift, prove, thresholds
 from loopt.theory.examples import all_words, random_transformer, rounded
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head
 
@@ -52,16 +42,18 @@ def wordy() -> Case:
 
 
 def tokens_right(case: Case, built: FormalTransformer) -> bool:
-    return torch.equal(cot.run_looped(built.model(), case.prompts), case.tokens)
+    return torch.equal(cot.run_looped(built.model(), case.prompts, case.m), case.tokens)
 
 
 def all_right(case: Case, built: FormalTransformer) -> bool:
     """As ``prove`` has it: the tokens, and what every position holds after each loop."""
-    worst = drift(case.theta, built.model(), case.prompts, case.tokens)
-    return tokens_right(case, built) and bool((worst <= TOLERANCE).all())
+    model = built.model()
+    states = cot.looped_states(model, case.prompts, case.m)
+    right = torch.equal(cot.read_out(model, states[-1]), case.tokens)
+    return right and bool((drift(case.theta, model, states, case.tokens) <= TOLERANCE).all())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     plan=st.sampled_from(["1x1", "2x1", "3x1", "2x2", "1x1+1x2"]),
     V=st.integers(2, 5),
@@ -79,7 +71,7 @@ def test_any_transformer_is_simulated(plan: str, V: int, n: int, m: int, widths:
     assume(case.gap > 1e-6)  # the theorem asks for a unique argmax
     for build, run in BUILT:
         built = build(theta, n, m, case.constants)
-        assert torch.equal(run(built.model(), case.prompts), case.tokens)
+        assert torch.equal(run(built.model(), case.prompts, m), case.tokens)
         assert built.plan.blocks[0].layers == theta.plan.depth + 2
         assert (built.plan.blocks[0].loops, len(built.plan.blocks)) == (m, 1)
     looped = build_looped(theta, n, m, case.constants)
@@ -126,14 +118,14 @@ def test_composing_word_by_word() -> None:
     assert all_right(case, build_looped(case.theta, case.n, case.m, case.constants))
 
 
-@pytest.mark.parametrize("bits", range(1, 7))
+@pytest.mark.parametrize("bits", range(1, 5))
 def test_every_sum_is_right(bits: int) -> None:
     case = addition_case(bits)
     assert torch.equal(case.tokens[:, case.n :], examples.all_additions(bits)[1])
     assert case.gap == pytest.approx(1, abs=1e-12)
     looped = build_looped(case.theta, case.n, bits, case.constants).model()
     for prompts, tokens in zip(case.prompts.split(CHUNK), case.tokens.split(CHUNK), strict=True):
-        assert torch.equal(cot.run_looped(looped, prompts), tokens)
+        assert torch.equal(cot.run_looped(looped, prompts, bits), tokens)
 
 
 def test_sums_are_sums() -> None:
@@ -164,7 +156,7 @@ def test_chain_of_thought_is_the_papers_recursion(wordy: Case) -> None:
 def test_the_mask_holds_back_what_is_settled(wordy: Case) -> None:
     model = build_masked(wordy.theta, wordy.n, wordy.m, wordy.constants).model()
     states = [model.embed(cot.with_dummies(wordy.prompts, wordy.m, len(wordy.theta.tokens)))]
-    states += cot.masked_states(model, wordy.prompts)
+    states += cot.masked_states(model, wordy.prompts, wordy.m)
     for t in range(1, wordy.m + 1):
         settled = wordy.n + t - 1
         assert torch.equal(states[t][:, :settled], states[t - 1][:, :settled])
@@ -266,19 +258,20 @@ def test_the_hidden_state_is_the_wrong_place_to_read(wordy: Case) -> None:
 @given(n=st.integers(1, 6), more_loops=st.integers(0, 5), data=st.data())
 def test_without_a_counter_one_model_serves_every_length(n: int, more_loops: int, data: st.DataObject) -> None:
     m = data.draw(st.integers(1, 7 - n))
-    model, case = uncounted_for_seven(n, m)
+    theta, model = uncounted_for_seven()
+    case = Case(theta, all_words(3, n), m)
     ids = cot.with_dummies(case.prompts, m, dummy=3)
     with torch.no_grad():
         assert torch.equal(model(ids, loops=m + more_loops).argmax(-1), case.tokens)
 
 
-def uncounted_for_seven(n: int, m: int) -> tuple[LoopedTransformer, Case]:
-    """A model for up to 7 positions, and inputs of n tokens and m dummies."""
+@cache
+def uncounted_for_seven() -> tuple[FormalTransformer, LoopedTransformer]:
+    """A transformer, and its simulation for up to 7 positions."""
     theta = random_transformer((0, 1), seed=3, vocabulary=3, n_max=7)
     gap = min(Case(theta, all_words(3, k), 7 - k).gap for k in range(1, 7))
     assert gap > 1e-6
-    case = Case(theta, all_words(3, n), m)
-    return build_uncounted(theta, 3, 4, Constants(gap=gap / 2)).model(), case
+    return theta, build_uncounted(theta, 3, 4, Constants(gap=gap / 2)).model()
 
 
 @pytest.mark.parametrize(("n", "m"), [(0, 3), (3, 0), (8, 4)])
@@ -291,12 +284,13 @@ def test_sizes_that_cannot_be(n: int, m: int, addition: Case) -> None:
         examples.build_addition(0)
 
 
-def test_prove() -> None:
-    proof = prove(bits=3, seed=5, show=True, name="S3")
+def test_prove(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_of_thought_proof, "RANDOM_SHAPES", RANDOM_SHAPES[:2])
+    proof = prove(bits=3, seed=1, show=True, name="S3")
     assert proof.exact
     inputs = {check.what: check.cases for check in proof.checks}
     assert inputs["addition, 1 to 3 bits: looped"] == 4 + 16 + 64
-    assert inputs["random transformers: looped"] == 3**5 + 6**3 + 4**4 + 5**3
+    assert inputs["random transformers: looped"] == 3**5 + 6**3
     sizes = {size.name: size for size in proof.sizes}
     assert (sizes["loops"].claimed, sizes["loops"].actual) == (3, 3)
     assert (sizes["embedding size d"].claimed, sizes["embedding size d"].actual) == (15 + 3 * 4, 68)
@@ -317,9 +311,9 @@ def test_prove() -> None:
         row[1][10:] for row in looped.rows
     ] == [  # first each # adds its own bits at once, and the carry arrives later
         ("#", "#", "#", "#"),
-        ("1c0", "(0c1)", "(1c0)", "(1c0)"),
-        ("1c0", "0c1", "(0c1)", "(1c0)"),
-        ("1c0", "0c1", "0c1", "(0c1)"),
+        ("1c0", "0c1?", "1c0?", "1c0?"),
+        ("1c0", "0c1", "0c1?", "1c0?"),
+        ("1c0", "0c1", "0c1", "0c1?"),
         ("1c0", "0c1", "0c1", "0c1"),
     ]
     for trace in proof.traces[:2]:

@@ -20,7 +20,7 @@ from loopt.tasks import groups
 from loopt.tasks.group import GroupComposition
 from loopt.tasks.groups import Group
 from loopt.theory import precision
-from loopt.theory.controls import control, weight_groups
+from loopt.theory.controls import control
 from loopt.theory.formal import FormalTransformer
 from loopt.theory.gates import signed_binary
 from loopt.theory.group_composition import (
@@ -312,17 +312,6 @@ def test_one_wrong_product_of_many_is_noticed() -> None:
         tally = certify(broken, s4, n, s)
         assert tally.wrong == 1
         assert "feed-forward" in tally.where
-
-
-@pytest.mark.parametrize("factor", [0.0, -1.0])
-@pytest.mark.parametrize("s", [None, 2])
-def test_each_weight_group_counts_in_the_certificate(s: int | None, factor: float) -> None:
-    built = build_group_composition(S3, 5) if s is None else build_in_precision(S3, 5, s)
-    survive = [
-        name for name, multiplied in weight_groups(built).items() if not certify(multiplied(factor), S3, 5, s).wrong
-    ]
-    # all codes of positions negated are as good as before: queries and keys both change their sign
-    assert survive == (["positions"] if s is None and factor == -1.0 else [])
 
 
 @pytest.mark.parametrize("name", BREAKS)

@@ -182,7 +182,7 @@ def test_every_part_of_the_positions_counts(name: str, factor: float) -> None:
 
 def test_recency_cannot_be_one_hot_in_plain_fixed_point() -> None:
     """e_1 ≥ 2^-s and e_2 > 2^{s+1} e_1 leave no room for e_3 below 2^s: 0, e_1 and e_2 are all there is."""
-    assert [levels_told_apart(s, "plain") for s in range(2, 13)] == [3] * 11
+    assert [levels_told_apart(s, "plain") for s in (2, 3, 5, 8, 12)] == [3] * 5
     assert levels_told_apart(9, "shifted") < 256 <= levels_told_apart(10, "shifted")
 
 
@@ -227,12 +227,12 @@ def test_certificates_say_yes(p: int, n: int) -> None:
 
 @pytest.mark.parametrize("factor", [0.0, -1.0])
 def test_each_weight_group_counts_in_the_certificates(factor: float) -> None:
-    p, n = 5, 12
+    p, n, alphabet = 3, 6, 3
     s = precision_of(p, n)
-    for name, multiplied in weight_groups(build_phop(p, n)).items():
-        assert certify(multiplied(factor), p, n).wrong, name
-    for name, multiplied in weight_groups(build_counting(p, n, s)).items():
-        assert certify_counting(multiplied(factor), p, n, s).wrong, name
+    for name, multiplied in weight_groups(build_phop(p, n, alphabet)).items():
+        assert certify(multiplied(factor), p, n, alphabet).wrong, name
+    for name, multiplied in weight_groups(build_counting(p, n, s, alphabet)).items():
+        assert certify_counting(multiplied(factor), p, n, s, alphabet).wrong, name
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(phop_counting.Constants)])

@@ -71,7 +71,7 @@ def orders(draw: st.DrawFn) -> list[int]:
     n=st.integers(1, 9),
     length=st.integers(1, 9),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_transformer_is_simulated(
     order: list[int], seed: int, widths: dict[str, int], heads: int, n: int, length: int
 ) -> None:
@@ -290,8 +290,8 @@ def test_a_proof_needs_inputs() -> None:
         simulation_proof.prove(inputs=0)
 
 
-@given(order=orders(), seed=st.integers(0, 2**32), s=st.sampled_from([6, 8, 12]), n=st.integers(1, 4))
-@settings(max_examples=25, deadline=None)
+@given(order=orders(), seed=st.integers(0, 2**32), s=st.sampled_from([6, 8, 12]), n=st.integers(1, 3))
+@settings(max_examples=15, deadline=None)
 def test_any_transformer_is_simulated_in_plain_fixed_point(order: list[int], seed: int, s: int, n: int) -> None:
     formal = rounded(random_transformer(order[:6], seed, d=3, d_ff=4, vocabulary=3, n_max=n), s)
     looped = simulate(formal, Bounds.largest(s))

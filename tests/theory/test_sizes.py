@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from loopt.tasks.groups import group
-from loopt.theory import sizes
+from loopt.theory import growth, sizes
 from loopt.theory.chain_of_thought import build_looped
 from loopt.theory.examples import random_transformer
 from loopt.theory.formal import FormalTransformer
@@ -43,3 +43,13 @@ def test_simulation_and_chain_of_thought() -> None:
     assert (formula.loops, formula.heads, formula.d) == (looped.plan.depth, looped.n_heads, looped.d)
     assert looped.d_ff <= formula.d_ff
     assert built_like(sizes.chain_of_thought(6, 2, 7, V=5, n=4, m=5), build_looped(theta, 4, 5), 5)
+
+
+def test_what_was_built_lies_on_the_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bits too: the certificate takes those of the formula, and no fewer."""
+    monkeypatch.setattr(growth, "CERTIFIED", (4, 8, 16))
+    monkeypatch.setattr(growth, "GROUPS", ("Z2", "S3", "Z9", "S4"))
+    for panel in growth.panels():
+        for curve in panel.curves:
+            assert set(curve.built) <= set(curve.formula), (panel.size, curve.name)
+            assert len(curve.built) >= 3

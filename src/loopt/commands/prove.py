@@ -18,6 +18,7 @@ from loopt.errors import InputError
 from loopt.files import explain_os_errors
 from loopt.report.attention_figure import draw_attention
 from loopt.report.figures import require_matplotlib
+from loopt.report.growth_figure import draw_growth
 from loopt.report.proofs import comparison_table, proof_record, proof_report, summary, trace_text
 from loopt.report.screen import printable, screen
 from loopt.report.trace_figure import draw_trace
@@ -33,9 +34,10 @@ from loopt.theory import (
 )
 from loopt.theory.controls import Control, Damage, control
 from loopt.theory.formal import FormalTransformer
+from loopt.theory.growth import panels
 from loopt.theory.learned import compare
 from loopt.theory.proof import Proof
-from loopt.theory.saved import WEIGHTS, load, save
+from loopt.theory.saved import WEIGHTS, load, save, save_as_run
 
 USAGE = """\
 usage: loopt prove group-composition [--group S5] [--n 64] [options]
@@ -56,7 +58,8 @@ inputs, exact or not. The exit code is 1 if anything is not exact.
   lemmas             the lemmas of the appendix, on every input of a small size
   all                each of them in turn
 
---show prints what every position holds after each loop, and draws it; --save DIR saves the weights; --json prints JSON.
+--show prints what every position holds after each loop, and draws it, and with all how sizes grow; --save DIR saves the
+weights; --json prints JSON.
 --loops -1 and --break NAME damage what was built, to see the checks say NO. For example:
 
   loopt prove group-composition --group S3 --n 8 --show
@@ -237,6 +240,10 @@ def _run(name: str, options: Options) -> int:
         _report(one, proof, options)
         proofs[one] = replace(proof, models={})  # their weights would add up
         del proof
+    if name == "all" and options.show:
+        svg, png = draw_growth(panels(), options.save or Path(), "sizes")
+        if not options.json:
+            print(f"How sizes grow: drawn in {printable(svg)} and {printable(png.name)}\n")
     if name == "all" and not options.json:
         screen().print(summary(proofs, seconds))
     return 0 if all(proof.exact for proof in proofs.values()) else 1
@@ -304,6 +311,10 @@ def _report(name: str, proof: Proof, options: Options) -> None:
             save(model, directory)
             if not options.json:
                 print(f"Saved {printable(directory)}")
+            if model_name in proof.tasks:
+                save_as_run(model, proof.tasks[model_name], directory / "run")
+                if not options.json:
+                    print(f"and as a run for loopt eval, thoughts and train: {printable(directory / 'run')}")
 
 
 def _compare(directory: Path, seed: int) -> int:

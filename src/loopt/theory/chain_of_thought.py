@@ -8,7 +8,7 @@ step t:
 >>> adder = build_addition(bits=3)
 >>> prompts, sums = all_additions(bits=3)
 >>> looped = build_looped(adder, n=prompts.shape[1], m=3)
->>> str(looped.plan), torch.equal(run_looped(looped.model(), prompts)[:, -3:], sums)
+>>> str(looped.plan), torch.equal(run_looped(looped.model(), prompts, m=3)[:, -3:], sums)
 ('3x3', True)
 
 The residual stream of position i when loop t begins, and what writes it:
@@ -259,30 +259,30 @@ def mask(length: int, n: int, t: int) -> Tensor:
 
 
 @torch.no_grad()
-def masked_states(model: LoopedTransformer, prompts: Tensor) -> list[Tensor]:
+def masked_states(model: LoopedTransformer, prompts: Tensor, m: int) -> list[Tensor]:
     """Returns the state after every loop with a mask from outside: [TF_M(x)]_i = (1-M(i))·x_i + M(i)·[TF(x)]_i."""
-    n, m = prompts.shape[1], len(model.config.plan.passes)
+    n = prompts.shape[1]
     x, states = model.embed(with_dummies(prompts, m, _dummy(model))), []
-    for t in range(1, m + 1):
+    for t in range(1, len(model.config.plan.passes) + 1):
         x = torch.where(mask(n + m, n, t)[:, None], model.iterate(x, loops=1), x)  # [n+m, 1] against [B, n+m, D]
         states.append(x)
     return states
 
 
 @torch.no_grad()
-def looped_states(model: LoopedTransformer, prompts: Tensor) -> list[Tensor]:
+def looped_states(model: LoopedTransformer, prompts: Tensor, m: int) -> list[Tensor]:
     """Returns the state after every loop of a transformer that makes its mask itself."""
-    return list(model.walk(model.embed(with_dummies(prompts, len(model.config.plan.passes), _dummy(model)))))
+    return list(model.walk(model.embed(with_dummies(prompts, m, _dummy(model)))))
 
 
-def run_masked(model: LoopedTransformer, prompts: Tensor) -> Tensor:
+def run_masked(model: LoopedTransformer, prompts: Tensor, m: int) -> Tensor:
     """Returns the tokens of all positions after the last loop, with a mask from outside: [B, n] -> [B, n+m]."""
-    return read_out(model, masked_states(model, prompts)[-1])
+    return read_out(model, masked_states(model, prompts, m)[-1])
 
 
-def run_looped(model: LoopedTransformer, prompts: Tensor) -> Tensor:
+def run_looped(model: LoopedTransformer, prompts: Tensor, m: int) -> Tensor:
     """Returns the tokens of all positions after the last loop: [B, n] -> [B, n+m]."""
-    return read_out(model, looped_states(model, prompts)[-1])
+    return read_out(model, looped_states(model, prompts, m)[-1])
 
 
 def _dummy(model: LoopedTransformer) -> int:

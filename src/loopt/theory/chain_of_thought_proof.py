@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from loopt.errors import InputError, require
-from loopt.limits import require_affordable
+from loopt.limits import WORK_PER_SECOND, require_affordable
 from loopt.model import LoopedTransformer
 from loopt.tasks.groups import group
 from loopt.theory.chain_of_thought import (
@@ -19,7 +19,6 @@ from loopt.theory.chain_of_thought import (
     build_looped,
     build_masked,
     build_uncounted,
-    chain_of_thought,
     chain_of_thought_in_precision,
     coordinates,
     looped_states,
@@ -29,14 +28,20 @@ from loopt.theory.chain_of_thought import (
     run_masked,
     with_dummies,
 )
+from loopt.theory.chain_of_thought_cases import (
+    CHUNK,
+    Case,
+    addition_case,
+    composing_case,
+    random_case,
+    small_case,
+)
+from loopt.theory.chain_of_thought_certificate import certify
 from loopt.theory.controls import Control, Damage, change_layer, cool, scaled
 from loopt.theory.examples import (
     ADDITION_WORDS,
     all_additions,
     all_words,
-    build_addition,
-    build_composing_chain,
-    random_transformer,
     rounded,
 )
 from loopt.theory.formal import FormalTransformer
@@ -45,8 +50,6 @@ from loopt.theory.precision import attention_maps, weight_outside
 from loopt.theory.proof import AttentionMaps, Check, Proof, Size, Tally, Trace
 from loopt.theory.thresholds import bisect
 
-CHUNK = 64
-"""How many inputs run together; larger chunks are slower to allocate."""
 PAIRS_PER_SECOND = 200
 """About how many pairs of numbers are added and checked in a second, on one CPU core."""
 TOLERANCE = 1e-9
@@ -58,75 +61,11 @@ BITS = 8
 """The s of F_s in which they run."""
 SAMPLED_WORDS = 4
 MOST_PROMPTS = 1024
+FEW = 32
+"""How many inputs of the user's own transformer are run in F_s, which is slow."""
 
 Builder = Callable[[FormalTransformer, int, int, Constants], FormalTransformer]
-Runner = Callable[[LoopedTransformer, Tensor], Tensor]
-
-
-@dataclass(frozen=True, eq=False)
-class Case:
-    """A transformer that thinks in m tokens, and inputs for it."""
-
-    theta: FormalTransformer
-    prompts: Tensor  # [B, n]
-    m: int
-    which: str = "every"
-    """Whether the inputs are "every" one that there is, or "sampled"."""
-
-    @property
-    def n(self) -> int:
-        return self.prompts.shape[1]
-
-    @cached_property
-    def tokens(self) -> Tensor:
-        """Returns the inputs with θ's own chains of thought, [B, n+m], which the simulation has to reach."""
-        model = self.theta.model()
-        return torch.cat([chain_of_thought(model, prompts, self.m) for prompts in self.prompts.split(CHUNK)])
-
-    @cached_property
-    def gap(self) -> float:
-        model = self.theta.model()
-        return min(smallest_gap(model, tokens, self.n) for tokens in self.tokens.split(CHUNK))
-
-    @property
-    def constants(self) -> Constants:
-        """Returns constants with half the gap as δ, so that rounding does not matter."""
-        return Constants(gap=self.gap / 2)
-
-
-@torch.no_grad()
-def smallest_gap(model: LoopedTransformer, tokens: Tensor, n: int) -> float:
-    """Returns the smallest gap of the top two logits over all steps of these chains of thought."""
-    best = model(tokens)[:, n - 1 : -1].topk(2).values  # [B, m, 2]: position n+t-1 chooses token n+t
-    return float((best[..., 0] - best[..., 1]).min())
-
-
-def addition_case(bits: int) -> Case:
-    return Case(build_addition(bits), all_additions(bits)[0], bits)
-
-
-def random_case(seed: int, L: int, vocabulary: int, n: int, m: int) -> Case:
-    """Returns the first random transformer, from ``seed`` on, whose last token is not already there one loop early, so
-    that a missing loop is noticed."""
-    while True:
-        theta = random_transformer(range(L), seed, d=12, d_ff=16, vocabulary=vocabulary, n_max=n + m)
-        case = Case(theta, all_words(vocabulary, n), m)
-        if m == 1 or not torch.equal(_one_loop_early(case), case.tokens):
-            return case
-        seed += 1000
-
-
-def _one_loop_early(case: Case) -> Tensor:
-    model = build_looped(case.theta, case.n, case.m, case.constants).model()
-    return read_out(model, looped_states(model, case.prompts)[-2])
-
-
-def composing_case(name: str, n: int, words: int, seed: int) -> Case:
-    """Returns the transformer that composes n elements of a group word by word, with ``words`` random words."""
-    G = group(name)
-    drawn = torch.randint(G.order, (words, n), generator=torch.Generator().manual_seed(seed))
-    prompts = torch.cat([drawn, torch.full((words, 1), G.order)], dim=1)
-    return Case(build_composing_chain(G, n), prompts, n, "sampled")
+Runner = Callable[[LoopedTransformer, Tensor, int], Tensor]
 
 
 @dataclass(frozen=True)
@@ -149,7 +88,7 @@ def thresholds(case: Case) -> Thresholds:
 
     def works(**changed: float) -> bool:
         looped = build_looped(case.theta, case.n, case.m, replace(case.constants, **changed)).model()
-        return torch.equal(run_looped(looped, case.prompts), case.tokens)
+        return torch.equal(run_looped(looped, case.prompts, case.m), case.tokens)
 
     return Thresholds(
         beta=bisect(lambda beta: works(beta=beta), 0.0, case.constants.beta),
@@ -158,14 +97,15 @@ def thresholds(case: Case) -> Thresholds:
 
 
 @torch.no_grad()
-def drift(theta: FormalTransformer, looped: LoopedTransformer, prompts: Tensor, tokens: Tensor) -> Tensor:
+def drift(theta: FormalTransformer, looped: LoopedTransformer, states: list[Tensor], tokens: Tensor) -> Tensor:
     """Returns the largest difference, over loops and positions, of the residual stream from the proof's: [B].
 
     After loop t, positions 1 to n+t should hold the embedding of θ's own ``tokens``, with a counter of n+t."""
-    n, m = prompts.shape[1], tokens.shape[1] - prompts.shape[1]
+    m = len(states)
+    n = tokens.shape[1] - m
     count, expected = coordinates(theta, n, m, "counter")["count"], looped.embed(tokens)  # [B, n+m, D]
     worst = []
-    for t, state in enumerate(looped_states(looped, prompts), start=1):
+    for t, state in enumerate(states, start=1):
         expected[..., count] = signed_binary(torch.tensor(n + t), bits_for(n, m))
         worst.append((state - expected)[:, : n + t].abs().amax((1, 2)))
     return torch.stack(worst).amax(0)
@@ -194,13 +134,15 @@ def prove(bits: int = 6, seed: int = 0, show: bool = False, control: Control | N
     for what, cases in named:
         checks += [
             _check_tokens(f"{what}: mask from outside", cases, build_masked, run_masked, change),
-            _check_tokens(f"{what}: looped", cases, build_looped, run_looped, change),
+            *_check_looped(what, cases, change),
             _check_tokens(f"{what}: looped, without a counter", cases, build_uncounted, run_looped, change),
         ]
+    small = [small_case(seed, *shape) for shape in SMALL_SHAPES]
     checks += [
         _check_composing(composing, change, name),
-        _check_states("what positions hold after each loop", [*additions, *randoms], change),
-        *(_check_in_precision(*shape, seed=seed, change=change) for shape in SMALL_SHAPES),
+        _check_weights([*additions, *randoms], None, change),
+        _check_weights(small, BITS, change),
+        *(_check_in_precision(case, BITS, change) for case in small),
     ]
     largest = additions[-1]
     theta, n, m = largest.theta, largest.n, largest.m
@@ -215,7 +157,7 @@ def prove(bits: int = 6, seed: int = 0, show: bool = False, control: Control | N
             f"addition-{bits}-uncounted": uncounted.model(),
         },
         notes=_notes(additions, randoms),
-        traces=(*_traces(addition_case(bits=4), 11 * 16 + 6, ADDITION_WORDS, "11 + 6"), *figure_4(name, 4, seed))
+        traces=(*_traces(addition_case(bits=4), 11 * 16 + 6, ADDITION_WORDS, "11 + 6"), *figure_4(name, 4, seed + 1))
         if show
         else (),
         maps=(_maps(additions[min(2, len(additions) - 1)]),) if show else (),
@@ -240,21 +182,34 @@ def prove_own(theta: FormalTransformer, n: int, m: int, seed: int = 0, control: 
     """Checks the looped simulation of the user's own θ, on all inputs of n tokens where those are few, and else on
     sampled ones."""
     require(n >= 1, "n", n, "1 or more", InputError)
+    require(m >= 1, "m", m, "1 or more", InputError)
     require(
         n + m <= len(theta.positions), "n+m", n + m, f"up to {len(theta.positions)}, the positions of θ", InputError
     )
     change, V = control or Control(), len(theta.tokens)
+    weights = 2 * V * V * (2 * theta.d + 3 * V) * (theta.plan.depth + 2)  # of the feed-forwards
+    require_affordable(
+        f"chain of thought over {V:,} tokens",
+        memory=8 * 3 * weights,
+        seconds=MOST_PROMPTS * (n + m) * m * 6 * weights // WORK_PER_SECOND,
+    )
     few = V**n <= MOST_PROMPTS
     drawn = torch.randint(V, (MOST_PROMPTS, n), generator=torch.Generator().manual_seed(seed))
     case = Case(theta, all_words(V, n) if few else drawn, m, "every" if few else "sampled")
+    if case.gap == 0:
+        raise InputError(f"n={n}: on some input θ has two best tokens; allowed is one, as the theorem has it")
     looped, uncounted = (change(build(theta, n, m, case.constants)) for build in (build_looped, build_uncounted))
+    in_precision = case if len(case.prompts) <= FEW else replace(case, prompts=case.prompts[:FEW], which="sampled")
+    s = max(BITS, bits_for(n, m))
     return Proof(
         title=f"Theorem 5.4: your transformer of {theta.plan.depth} layers, {m} tokens of chain of thought, looped",
         sizes=_sizes(case, looped, uncounted),
         checks=(
-            _check_tokens("your transformer: looped", [case], build_looped, run_looped, change),
+            *_check_looped("your transformer", [case], change),
             _check_tokens("your transformer: looped, without a counter", [case], build_uncounted, run_looped, change),
-            _check_states("what positions hold after each loop", [case], change),
+            _check_weights([case], None, change),
+            _check_weights([case], s, change),
+            _check_in_precision(in_precision, s, change),
         ),
         models={"own-looped": looped.model()},
         notes=(f"gap of the top two logits: {case.gap:.3g}; δ is half of it",),
@@ -286,10 +241,30 @@ def _check_tokens(what: str, cases: list[Case], build: Builder, run: Runner, cha
     for case in cases:
         model = change(build(case.theta, case.n, case.m, case.constants)).model()
         for prompts, tokens in zip(case.prompts.split(CHUNK), case.tokens.split(CHUNK), strict=True):
-            found = run(model, prompts)
-            found = torch.cat([found, torch.full((len(found), tokens.shape[1] - found.shape[1]), -1)], dim=1)
-            tally.equal(f"{case.n} tokens and {case.m} more", found, tokens)
+            tally.equal(f"{case.n} tokens and {case.m} more", run(model, prompts, case.m), tokens)
     return tally.check(what, _scope(cases), "inputs")
+
+
+def _check_looped(what: str, cases: list[Case], change: Control) -> tuple[Check, Check]:
+    """Checks the tokens, and what every position holds after each loop."""
+    of_tokens, of_states, worst = Tally(), Tally(), 0.0
+    for case in cases:
+        model = change(build_looped(case.theta, case.n, case.m, case.constants)).model()
+        where = f"{case.n} tokens and {case.m} more"
+        for prompts, tokens in zip(case.prompts.split(CHUNK), case.tokens.split(CHUNK), strict=True):
+            states = looped_states(model, prompts, case.m)
+            of_tokens.equal(where, read_out(model, states[-1]), tokens)
+            if len(states) == case.m:
+                far = drift(case.theta, model, states, tokens)
+                worst = max(worst, float(far.max()))
+                of_states.holds(where, far <= TOLERANCE)
+            else:
+                of_states.holds(f"{len(states)} loops, should be {case.m}", torch.zeros(len(prompts), dtype=torch.bool))
+    scope = _scope(cases)
+    return (
+        of_tokens.check(f"{what}: looped", scope, "inputs"),
+        of_states.check(f"{what}: what positions hold after each loop", scope, "inputs", worst),
+    )
 
 
 def _check_composing(case: Case, change: Control, name: str) -> Check:
@@ -299,25 +274,22 @@ def _check_composing(case: Case, change: Control, name: str) -> Check:
     return tally.check(f"{name}, one by one: looped", _scope([case]), "inputs")
 
 
-def _check_states(what: str, cases: list[Case], change: Control) -> Check:
-    tally, drifts = Tally(), []
+def _check_weights(cases: list[Case], s: int | None, change: Control) -> Check:
+    """Certifies θ within the looped transformer, and the two heads more; in F_s with θ's weights rounded."""
+    tally = Tally()
     for case in cases:
-        model = change(build_looped(case.theta, case.n, case.m, case.constants)).model()
-        loops = len(model.config.plan.passes)
-        if loops != case.m:
-            tally.holds(f"{loops} loops, should be {case.m}", False)
-            continue
-        for prompts, tokens in zip(case.prompts.split(CHUNK), case.tokens.split(CHUNK), strict=True):
-            drifts.append(drift(case.theta, model, prompts, tokens))
-            tally.holds(f"{case.n} tokens and {case.m} more", drifts[-1] <= TOLERANCE)
-    return tally.check(what, _scope(cases), "inputs", float(torch.cat(drifts).max()) if drifts else None)
+        theta = case.theta if s is None else rounded(case.theta, s)
+        looped = change(build_looped(theta, case.n, case.m, case.constants if s is None else Constants.of(s)))
+        tally.add(certify(theta, looped, case.n, case.m, s))
+    where = "over the reals" if s is None else f"in F_{s}"
+    return tally.check(f"θ's weights, and attention of the two layers more, {where}", "every input", "weights, rows")
 
 
-def _check_in_precision(L: int, V: int, n: int, m: int, seed: int, change: Control) -> Check:
-    """Runs θ with weights rounded to F_s and its simulation, both in plain F_s, on every input of n tokens."""
-    tally, s = Tally(), BITS
-    theta = rounded(random_transformer(range(L), seed, d=6, d_ff=8, vocabulary=V, n_max=n + m), s)
-    prompts, looped = all_words(V, n), change(build_looped(theta, n, m, Constants.of(s)))
+def _check_in_precision(case: Case, s: int, change: Control) -> Check:
+    """Runs θ with weights rounded to F_s and its simulation, both in plain F_s."""
+    tally, n, m, prompts = Tally(), case.n, case.m, case.prompts
+    theta = rounded(case.theta, s)
+    looped = change(build_looped(theta, n, m, Constants.of(s)))
     wanted = chain_of_thought_in_precision(theta, prompts, m, s)
     unique = wanted[:, 0] >= 0
     outside = weight_outside(looped, s)
@@ -325,10 +297,11 @@ def _check_in_precision(L: int, V: int, n: int, m: int, seed: int, change: Contr
         tally.holds(outside, False)
     else:
         found = run_in_precision(looped, prompts, m, s)
-        tally.equal(f"L={L}, {n} tokens and {m} more", found[unique], wanted[unique])
+        tally.equal(f"{n} tokens and {m} more", found[unique], wanted[unique])
     ties = int((~unique).sum())
-    scope = f"every input, {len(prompts):,}" + (f", less {ties} with a tie" if ties else "")
-    return tally.check(f"L={L}, |V|={V}: looped, in plain F_{s}", scope, "inputs")
+    scope = _scope([case]) + (f", less {ties} with a tie" if ties else "")
+    what = f"L={theta.plan.depth}, |V|={len(theta.tokens)}, rounded to F_{s}: looped, in plain F_{s}"
+    return tally.check(what, scope, "inputs")
 
 
 def _sizes(case: Case, looped: FormalTransformer, uncounted: FormalTransformer) -> tuple[Size, ...]:
@@ -351,9 +324,14 @@ def _sizes(case: Case, looped: FormalTransformer, uncounted: FormalTransformer) 
     )
 
 
+@cache
+def _slack_of_addition() -> Thresholds:
+    return thresholds(addition_case(bits=3))
+
+
 def _notes(additions: list[Case], randoms: list[Case]) -> tuple[str, ...]:
     gaps = [min(case.gap for case in cases) for cases in (additions, randoms)]
-    slack = thresholds(addition_case(bits=3))
+    slack = _slack_of_addition()
     return (
         f"gap of the top two logits: {gaps[0]:.3g} in addition, {gaps[1]:.2g} in random transformers; δ is half of it",
         f"on addition of 3 bits β ≥ {slack.beta:.2f} and δ ≤ {slack.gap:.2f} gaps are enough",
@@ -368,13 +346,13 @@ def _traces(case: Case, row: int, words: Sequence[str], what: str) -> tuple[Trac
     looped = build_looped(case.theta, case.n, case.m, case.constants).model()
     steps = [("input", (*_words(prompt[0], words), *[""] * case.m))]
     loops = [("input", (*_words(prompt[0], words), *["#"] * case.m))]
-    for t, state in enumerate(looped_states(looped, prompt), start=1):
-        settled, guesses = case.n + t, _words(read_out(looped, state)[0], words)
+    for t, state in enumerate(looped_states(looped, prompt, case.m), start=1):
+        settled, tokens = case.n + t, _words(read_out(looped, state)[0], words)
         steps.append((f"step {t}", (*chain[:settled], *[""] * (case.m - t))))
-        loops.append((f"loop {t}", (*guesses[:settled], *(f"({guess})" for guess in guesses[settled:]))))
+        loops.append((f"loop {t}", (*tokens[:settled], *(f"{guess}?" for guess in tokens[settled:]))))
     positions = tuple(str(i) for i in range(1, case.n + case.m + 1))
     left = f"Chain of thought, {what}: every step runs the whole transformer and appends a token"
-    right = f"{what}, looped: loop t settles position {case.n}+t; in brackets what later loops write over"
+    right = f"{what}, looped: loop t settles position {case.n}+t; what has a ? is written over later"
     return Trace(left, positions, tuple(steps)), Trace(right, positions, tuple(loops))
 
 

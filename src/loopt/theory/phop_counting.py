@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -201,6 +202,7 @@ def answers_in_precision(formal: FormalTransformer, tokens: Tensor, s: int, star
     return found if start is None else found[:, 1:]
 
 
+@cache
 def levels_told_apart(s: int, softmax: Softmax) -> int:
     """Returns how many scores F_s has such that, of any two, softmax gives the higher one all the weight. Attention to
     the most recent match can be one-hot by such scores over that many distances.

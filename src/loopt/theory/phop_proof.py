@@ -9,7 +9,7 @@ from torch import Tensor
 
 from loopt.errors import InputError, require
 from loopt.limits import LARGEST, WORK_PER_SECOND, require_affordable
-from loopt.tasks.phop import LETTERS
+from loopt.tasks.phop import LETTERS, PHop
 from loopt.theory import simulation_proof
 from loopt.theory.controls import Control, Damage, change_heads, change_layer, scaled
 from loopt.theory.formal import FormalTransformer
@@ -105,6 +105,7 @@ def prove(
             f"p{p}-n{n}-looped": looped.model(),
             f"p{p}-n{n}-F{s}-looped": looped_counting.model(),
         },
+        tasks={f"p{p}-n{n}": PHop(p=(p,), n=n, alphabet=alphabet, sampler="uniform", supervision="every")},
         notes=(
             f"{int((wanted == alphabet).sum())} of the {wanted.numel()} answers of the sampled sequences are ⊥",
             "the claimed ⌊log2 p⌋+2 layers are enough for powers of two; for other p this one takes ⌈log2 p⌉+2: "

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from loopt.model import LoopedTransformer
+from loopt.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,12 @@ class Tally:
             self.where = what
         self.wrong += int(rows.sum())
 
+    def add(self, other: Tally) -> None:
+        """Counts the cases of another tally too."""
+        self.cases += other.cases
+        self.wrong += other.wrong
+        self.where = self.where or other.where
+
     def _note(self, what: str, wrong: Tensor) -> None:
         self.wrong += int(wrong.sum())
         if not self.where and bool(wrong.any()):
@@ -134,6 +141,8 @@ class Proof:
     checks: tuple[Check, ...]
     models: dict[str, LoopedTransformer]
     """The built models by the names under which ``--save`` keeps them."""
+    tasks: dict[str, Task] = field(default_factory=dict)
+    """For models that solve a task as they are, without `#`, which."""
     notes: tuple[str, ...] = ()
     """Lines for the reader, such as a repair of the paper's text."""
     traces: tuple[Trace, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import fields
 from pathlib import Path
@@ -13,6 +14,9 @@ from loopt.errors import InputError
 from loopt.files import explain_os_errors, read_json, write_atomically
 from loopt.model import LoopedTransformer, ModelConfig
 from loopt.plan import LoopPlan
+from loopt.runs import AdamWConfig, TrainConfig, TrainState, checkpoint, codec
+from loopt.runs.checkpoint import WrittenFile
+from loopt.tasks import Task
 
 CONFIG, WEIGHTS = "config.json", "weights.safetensors"
 
@@ -23,6 +27,30 @@ def save(model: LoopedTransformer, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, directory / WEIGHTS)
         write_atomically(directory / CONFIG, json.dumps(config | {"plan": str(model.config.plan)}, indent=1) + "\n")
+
+
+def save_as_run(model: LoopedTransformer, task: Task, directory: Path) -> None:
+    """Writes the model, in float32, as a run on a task that it solves as it is: ``loopt eval``, ``loopt thoughts`` and
+    ``loopt train`` take the directory. A run that is there already stays, since it may have been trained."""
+    if directory.exists():
+        return
+    config = TrainConfig(
+        source=task,
+        model=model.config,
+        optim=AdamWConfig(lr=1e-4, warmup_steps=0),
+        steps=200,
+        batch_size=32,
+        log_every=50,
+        eval_every=100,
+        eval_examples=512,
+        test_examples=512,
+    )
+    state = TrainState(0, codec.fingerprint(config), WrittenFile(0, hashlib.sha256().hexdigest()), None, 0.0)
+    weights = {name: tensor.float() for name, tensor in model.state_dict().items()}
+    with explain_os_errors(f"save {directory}"):
+        (directory / "checkpoints").mkdir(parents=True)
+        checkpoint.save(directory / "checkpoints", weights, {}, state)
+        write_atomically(directory / CONFIG, json.dumps(codec.to_json(config), indent=1) + "\n")
 
 
 def load(directory: Path) -> LoopedTransformer:

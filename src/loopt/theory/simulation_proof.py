@@ -185,7 +185,7 @@ def smallest_bounds(formal: FormalTransformer, inputs: Tensor) -> Bounds:
             looped = simulate(formal, replace(ample, **{field: value}))
             return differences(formal, looped, inputs).max().item() <= TOLERANCE
 
-        return bisect(holds, 0.0, getattr(ample, field))
+        return bisect(holds, 0.0, getattr(ample, field), steps=12)
 
     return Bounds(smallest("scores"), smallest("preactivations"), smallest("logits"))
 
@@ -303,10 +303,10 @@ def _notes(one: FormalTransformer, seed: int) -> tuple[str, ...]:
         f"{ids.numel()} positions differ; with this one, {apart(Constants())}",
         "idle heads and hidden units see states made for other layers, so B and B' bound all layers in all loops",
         "the paper leaves out the output biases of the layers and the logit of #",
-        f"smallest switches for R=3 L=12: B={needed.scores:.4g} where scores reach "
-        f"{largest.scores - SOFTMAX_MARGIN:.4g}, B'={needed.preactivations:.4g} where preactivations reach "
-        f"{largest.preactivations:.4g}, B''={needed.logits:.4g} where logits reach "
-        f"{largest.logits - SOFTMAX_MARGIN:.4g}",
+        f"smallest switches for R=3 L=12: B={needed.scores:.3g} where scores reach "
+        f"{largest.scores - SOFTMAX_MARGIN:.3g}, B'={needed.preactivations:.3g} where preactivations reach "
+        f"{largest.preactivations:.3g}, B''={needed.logits:.3g} where logits reach "
+        f"{largest.logits - SOFTMAX_MARGIN:.3g}",
         f"S3 n=16 has {s3.parameters()} parameters this way and "
         f"{build_group_composition(group('S3'), 16).config.parameters()} by Theorem 5.1",
     )
