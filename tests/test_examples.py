@@ -60,7 +60,7 @@ def test_commands_and_code_of_the_page_run(tmp_path: Path, capsys: Captured, mon
         options = few.get(command[0]) or few.get(command[1]) or ""
         assert run(*command, *options.split()) == 0, capsys.readouterr()
     told = capsys.readouterr()
-    assert "warm-up: 0 of 4 steps, as 100 of 600 before; --optim.warmup-steps sets it\n" in told.err
+    assert "warm-up: 0 of 4 steps, as 100 of 1000 before; --optim.warmup-steps sets it\n" in told.err
     assert "1x4 (trained)" in told.out  # of eval
     assert "first choice" in told.out  # of thoughts
 

@@ -190,7 +190,7 @@ def test_the_healing_example_runs(
     text.mkdir()
     for number in range(3):
         (text / f"{number}.txt").write_text("b c d e f g " * 12)
-    arguments = ["--model", str(model), "--text", str(text), "--plan", "1x1+2x2+1x1", "--steps", "20"]
+    arguments = [str(model), str(text), "--plan", "1x1+2x2+1x1", "--steps", "20"]
     out = ["--length", "12", "--lr", "1e-2", "--out", str(tmp_path / "out")]
     monkeypatch.setattr(sys, "argv", ["heal_gpt2.py", *arguments, *out])
     runpy.run_path(str(Path(__file__).parents[2] / "examples" / "heal_gpt2.py"), run_name="__main__")

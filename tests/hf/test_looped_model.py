@@ -177,7 +177,7 @@ def test_drafts_with_fewer_loops_change_no_token() -> None:
     assert model.config.num_hidden_layers == 8
     with pytest.raises(InputError, match="a multiple of 2 below 8"):
         model.generate(some_ids(1), assistant_early_exit=3, **settings)
-    with pytest.raises(InputError, match="drafts take kxL"):
+    with pytest.raises(InputError, match="drafts need kxL"):
         to_transformers(native("1x(1,3,1)")).generate(some_ids(1), assistant_early_exit=3, **settings)
 
 
