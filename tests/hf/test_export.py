@@ -8,7 +8,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +15,6 @@ import torch
 pytest.importorskip("transformers")
 
 import transformers
-from safetensors.torch import save_file
 from torch import Tensor
 
 import loopt
@@ -130,65 +128,6 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         load_looped(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(InputError, match=r"allowed is loopt \| ouro"):
-        load_looped(tmp_path)
-
-
-OURO = [1.6134, 0.77627, -0.81896, -1.6144, -0.83323, 0.76167, 1.61273, 0.88881, -0.70311, -1.60838, -0.94292]
-
-
-def ouro_folder(folder: Path) -> Path:
-    """A tiny Ouro: its config, and weights under its names, drawn by a formula."""
-    sizes = {"vocab_size": 11, "hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2}
-    more = {"num_attention_heads": 2, "num_key_value_heads": 2, "max_position_embeddings": 16, "total_ut_steps": 3}
-    described = {"model_type": "ouro", "rope_theta": 1000.0, "rms_norm_eps": 1e-6, "hidden_act": "silu"}
-    (folder / "config.json").write_text(json.dumps(sizes | more | described))
-    shapes: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (11, 8),
-        "model.norm.weight": (8,),
-        "model.early_exit_gate.weight": (1, 8),
-        "model.early_exit_gate.bias": (1,),
-        "lm_head.weight": (11, 8),
-    }
-    for layer in ("model.layers.0.", "model.layers.1."):
-        shapes |= {f"{layer}self_attn.{one}_proj.weight": (8, 8) for one in "qkvo"}
-        shapes |= {f"{layer}mlp.{one}_proj.weight": (12, 8) for one in ("up", "gate")}
-        shapes[f"{layer}mlp.down_proj.weight"] = (8, 12)
-        norms = ("input_layernorm", "input_layernorm_2", "post_attention_layernorm", "post_attention_layernorm_2")
-        shapes |= {f"{layer}{norm}.weight": (8,) for norm in norms}
-    weights: dict[str, Tensor] = {}
-    for number, (name, shape) in enumerate(sorted(shapes.items())):
-        values = torch.arange(torch.Size(shape).numel(), dtype=torch.float64)
-        weights[name] = (torch.sin(values * 1.7 + number) * 0.5 + (len(shape) == 1)).float().view(shape)
-    save_file(weights, folder / "model.safetensors")
-    return folder
-
-
-@torch.no_grad()
-def test_ouro_says_what_it_said(tmp_path: Path) -> None:
-    """The numbers are frozen from our own code, on weights given by a formula."""
-    model = load_looped(ouro_folder(tmp_path))
-    assert str(model.config.plan) == "2x3"
-    found = model(torch.tensor([[1, 5, 2, 9]]))[0, -1]
-    torch.testing.assert_close(found, torch.tensor(OURO), rtol=0, atol=1e-4)
-    states = model.thoughts(torch.tensor([[1, 5, 2, 9]]))
-    assert [thought.loops for thought in states] == [1, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"hidden_act": "gelu"}, "hidden_act=gelu"),
-        ({"rms_norm_eps": 1e-5}, "rms_norm_eps"),
-        ({"layer_types": ["sliding_attention"] * 2}, "layer_types"),
-        ({"rope_scaling": {"type": "yarn"}}, "rope_type=yarn"),
-        ({"num_hidden_layers": 3}, "is missing"),
-        ({"intermediate_size": 16}, r"allowed is \["),
-    ],
-)
-def test_an_ouro_that_does_not_fit_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    file = ouro_folder(tmp_path) / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | change))
-    with pytest.raises(InputError, match=message):
         load_looped(tmp_path)
 
 
