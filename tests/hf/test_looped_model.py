@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
@@ -42,6 +43,14 @@ def native(plan: str = "2x3", **options: Any) -> LoopedTransformer:
 def some_ids(rows: int = 2, length: int = 9) -> Tensor:
     """Without token 0, which pads."""
     return torch.randint(1, SIZES["vocab_size"], (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def test_the_options_tried_are_all_there_are() -> None:
+    kinds = get_type_hints(ModelConfig)
+    for field in dataclasses.fields(ModelConfig):
+        tried = {options[field.name] for options in OPTIONS if field.name in options} | {field.default}
+        choices = set(get_args(kinds[field.name])) if get_origin(kinds[field.name]) is Literal else None
+        assert field.name in ("plan", *SIZES) or (tried == choices if choices else len(tried) > 1), field.name
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -117,6 +126,39 @@ def test_every_cache_generates_what_none_does(cache: str | None, beams: int) -> 
     settings: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "num_beams": beams, "pad_token_id": 0}
     without = model.generate(some_ids(), use_cache=False, **settings)
     assert model.generate(some_ids(), cache_implementation=cache, **settings).tolist() == without.tolist()
+
+
+@pytest.mark.parametrize("backend", ["fp8", "quanto", "hqq"])
+@torch.no_grad()
+def test_a_quantized_cache_writes_what_the_unrolled_model_writes(backend: str) -> None:
+    options: dict[str, Any] = {"residual_length": 4, "nbits": 4, "q_group_size": 32, "axis_key": 1, "axis_value": 1}
+    if backend == "fp8":
+        options = {}
+        if not hasattr(transformers.cache_utils, "Fp8QuantizedLayer"):
+            pytest.skip("this release of Transformers has no fp8 cache")
+    else:
+        pytest.importorskip({"quanto": "optimum.quanto", "hqq": "hqq"}[backend])
+        options |= {"axis_key": 0, "axis_value": 0} if backend == "quanto" else {}
+    sizes: dict[str, Any] = SIZES | {"d_model": 64, "n_heads": 2, "max_len": 48}
+    torch.manual_seed(0)
+    looped, unrolled = (LoopedTransformer(ModelConfig(plan=plan, **sizes)) for plan in ("2x3", "6x1"))
+    weights = looped.state_dict()
+    for number in range(6):
+        of_layer = looped.loop.layers[number % 2].state_dict()
+        weights |= {f"loop.layers.{number}.{name}": tensor for name, tensor in of_layer.items()}
+    unrolled.load_state_dict(weights)
+    settings: dict[str, Any] = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0}
+    quantized = {"cache_implementation": "quantized", "cache_config": {"backend": backend, **options}}
+    written, expected = (
+        to_transformers(one).generate(
+            some_ids(length=16), output_logits=True, return_dict_in_generate=True, **settings, **quantized
+        )
+        for one in (looped, unrolled)
+    )
+    assert written.sequences.tolist() == expected.sequences.tolist()
+    torch.testing.assert_close(torch.stack(written.logits), torch.stack(expected.logits), rtol=0, atol=1e-5)
+    exact = to_transformers(looped)(written.sequences[:, :-1]).logits[:, 15:]
+    assert (torch.stack(written.logits, 1) - exact).abs().max() > 1e-4  # what was kept is coarser
 
 
 @torch.no_grad()
