@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import torch
 
 pytest.importorskip("transformers")
 
-import tokenizers
 import transformers as tf
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -250,24 +247,3 @@ def test_analyze_similarity_takes_any_decoder(tmp_path: Path, capsys: pytest.Cap
     assert run_command("analyze", "similarity", "--hf", str(tmp_path / "gpt2")) == 2
     assert run_command("analyze", "similarity", "--hf", str(tmp_path / "absent"), "--out", str(out)) == 2
     assert "cannot be loaded" in capsys.readouterr().err
-
-
-def test_the_healing_example_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model, text = tmp_path / "gpt2", tmp_path / "text"
-    decoder("gpt2").save_pretrained(model)
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({chr(97 + i): i for i in range(19)}, unk_token="a"))
-    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tf.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(model)
-    text.mkdir()
-    for number in range(3):
-        (text / f"{number}.txt").write_text("b c d e f g " * 12)
-    arguments = [str(model), str(text), "--plan", "1x1+2x2+1x1", "--steps", "20"]
-    out = ["--length", "12", "--lr", "1e-2", "--out", str(tmp_path / "out")]
-    monkeypatch.setattr(sys, "argv", ["heal_gpt2.py", *arguments, *out])
-    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "heal_gpt2.py"), run_name="__main__")
-    before, _, damped, healed = (float(line.split()[-1]) for line in capsys.readouterr().out.splitlines())
-    assert damped == before
-    assert healed < before / 2
-    assert isinstance(tf.AutoModelForCausalLM.from_pretrained(tmp_path / "out"), LoopedDecoder)
