@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -21,6 +22,8 @@ import loopt
 import loopt.hf
 from command_line import run as run_command
 from loopt import InputError
+from loopt.hf import load_decoder
+from loopt.hf.carried_code import AUTO_MAP, CARRIED
 from loopt.hf.convert import to_transformers
 from loopt.hf.import_run import load_looped
 from loopt.runs import Run
@@ -78,9 +81,32 @@ def test_it_loads_where_loopt_is_not_installed(text_run: Run, exported: Path, tm
     torch.testing.assert_close(torch.tensor(logits), ours(torch.tensor([[1, 2, 3, 4]]))[0, -1], rtol=0, atol=1e-5)
 
 
-def test_remote_code_runs_only_where_it_is_trusted(exported: Path) -> None:
-    model = transformers.AutoModelForCausalLM.from_pretrained(exported)  # loopt.hf is imported: its own class
+def test_code_in_a_folder_is_not_run_unasked(
+    exported: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, ran = tmp_path / "model", tmp_path / "ran"
+    shutil.copytree(exported, folder)
+    for file in folder.glob("*.py"):
+        file.write_text(f"open({str(ran)!r}, 'w').close()\n" + file.read_text())
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)  # loopt.hf is imported: its own class
     assert type(model) is loopt.hf.LoopedForCausalLM
+    assert type(load_decoder(str(folder))) is loopt.hf.LoopedForCausalLM
+    assert run_command("import", str(folder), str(tmp_path / "back")) == 0
+    described = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(described | {"model_type": "something-else"}))
+    assert run_command("analyze", "similarity", "--hf", str(folder), "--out", str(tmp_path / "out")) == 2
+    assert "contains custom code" in capsys.readouterr().err
+    assert run_command("import", str(folder), str(tmp_path / "again")) == 2
+    assert not ran.exists()
+
+
+def test_what_is_saved_to_be_pushed_has_the_code(tmp_path: Path) -> None:
+    config = loopt.hf.LoopedConfig(plan="1x2", d_model=8, n_heads=1, d_ff=8, vocab_size=5, max_len=8)
+    loopt.hf.LoopedForCausalLM(config).save_pretrained(tmp_path)
+    carried = {Path(name).name for name in CARRIED}
+    assert {file.name for file in tmp_path.iterdir()} >= carried | {"model.safetensors", "config.json"}
+    assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == AUTO_MAP
 
 
 def test_the_folder_is_complete(exported: Path) -> None:
