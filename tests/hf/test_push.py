@@ -1,4 +1,4 @@
-"""Pushing to the hub sends the model with its code. The hub is a server of the test's own that answers what it has to."""
+"""Pushing to the hub sends the model with its code. The hub is a server of the test's own, with the few answers needed."""
 
 from __future__ import annotations
 
