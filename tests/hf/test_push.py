@@ -1,4 +1,4 @@
-"""Pushing to the hub sends the model with its code. The hub is a server of the test's own, with the few answers needed."""
+"""Pushing to the hub sends the model with its code; the hub is a small server of the test's own."""
 
 from __future__ import annotations
 
