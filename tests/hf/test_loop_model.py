@@ -171,7 +171,7 @@ def test_rows_padded_on_the_left_generate_what_each_does_alone(family: str, cach
 
 def test_a_cache_with_too_few_places_is_an_index_error() -> None:
     looped = loop_model(decoder(), "1x1+2x2+1x1")
-    cache = tf.StaticCache(config=looped.config.text_config, max_cache_len=16)
+    cache = tf.StaticCache(config=looped.config.text_config, max_cache_len=64)
     looped(ids(), past_key_values=cache)
     looped.set_loops(3)
     with pytest.raises(IndexError):
