@@ -1,5 +1,6 @@
 """Evaluate a looped model with lm-evaluation-harness, once for each number of loops.
 
+    pip install lm-eval accelerate
     python examples/evaluate_with_harness.py exported/lm-cpu --tasks lambada_openai --loops 1 3 6
 
 Takes a folder that `loopt export` wrote, or `save_pretrained` of a model that `loop_model` made. Tasks are the
@@ -12,7 +13,6 @@ import torch
 from lm_eval import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
-from lm_eval.utils import make_table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import loopt.hf  # noqa: F401 (has the Auto classes know looped models, without running the folder's code)
@@ -32,5 +32,7 @@ tasks = TaskManager(include_path=given.task_folder, include_defaults=given.task_
 for loops in given.loops:
     model.set_loops(loops)
     looped = HFLM(pretrained=model, tokenizer=tokenizer, device=device)
-    print(f"{loops} loops")
-    print(make_table(simple_evaluate(looped, tasks=given.tasks, task_manager=tasks, limit=given.limit)))
+    found = simple_evaluate(looped, tasks=given.tasks, task_manager=tasks, limit=given.limit)
+    for task, scores in found["results"].items():
+        numbers = {name.removesuffix(",none"): score for name, score in scores.items() if isinstance(score, float)}
+        print(f"{loops} loops, {task}:", ", ".join(f"{name} {score:.4g}" for name, score in numbers.items()))

@@ -16,7 +16,7 @@ from transformers import DynamicCache, StaticCache
 
 import loopt
 import loopt.hf
-from loopt import InputError, LoopedTransformer, ModelConfig
+from loopt import InputError, LoopedTransformer, LoopPlan, ModelConfig
 from loopt.hf.convert import to_loopt, to_transformers
 
 SIZES: dict[str, Any] = {"d_model": 16, "n_heads": 4, "d_ff": 24, "vocab_size": 11, "max_len": 32}
@@ -141,7 +141,7 @@ def test_a_quantized_cache_writes_what_the_unrolled_model_writes(backend: str) -
         options |= {"axis_key": 0, "axis_value": 0} if backend == "quanto" else {}
     sizes: dict[str, Any] = SIZES | {"d_model": 64, "n_heads": 2, "max_len": 48}
     torch.manual_seed(0)
-    looped, unrolled = (LoopedTransformer(ModelConfig(plan=plan, **sizes)) for plan in ("2x3", "6x1"))
+    looped, unrolled = (LoopedTransformer(ModelConfig(LoopPlan.parse(plan), **sizes)) for plan in ("2x3", "6x1"))
     weights = looped.state_dict()
     for number in range(6):
         of_layer = looped.loop.layers[number % 2].state_dict()
