@@ -4,7 +4,8 @@
     python acceptance/transformers_tests.py transformers --write docs/transformers-tests.md
 
 The tests are taken from a checkout of Transformers, since releases on PyPI do not have all of them; what is tested is
-the installed release. pytest and parameterized have to be installed. Nothing of theirs is kept.
+the installed release. What their tests import has to be installed: pytest, pytest-xdist, parameterized, datasets,
+pillow, httpx. Nothing of theirs is kept.
 """
 
 from __future__ import annotations

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ import torch
 
 pytest.importorskip("transformers")
 
-import tokenizers
 import transformers as tf
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -148,6 +145,79 @@ def test_what_cannot_be_is_refused_with_what_was_looked_for() -> None:
         loop_model(other, "1x2")
     with pytest.raises(InputError, match="different kinds of attention"):
         loop_model(decoder("gemma2"), "1x4", layers="average")
+    without_rope = tf.SmolLM3ForCausalLM(tf.SmolLM3Config(**GROUPED, pad_token_id=0, no_rope_layers=[1, 1, 1, 0]))
+    with pytest.raises(InputError, match=r"layer 3 cannot be layer 0 .* they differ in self_attn.use_rope, 0 and 1"):
+        loop_model(without_rope, "2x2", layers=[3, 1])
+    by_layer = tf.Gemma4ForCausalLM(tf.Gemma4TextConfig(**SIZES, head_dim=8, hidden_size_per_layer_input=4))
+    with pytest.raises(InputError, match=r"cannot be looped; model\.embed_tokens_per_layer\.weight goes by how many"):
+        loop_model(by_layer, "2x5", layers=[0, 1])
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gemma3"])
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("beams", [1, 2])
+@torch.no_grad()
+def test_rows_padded_on_the_left_generate_what_each_does_alone(family: str, cache: str, beams: int) -> None:
+    looped = loop_model(decoder(family), "1x1+2x3+1x1")
+    settings = SETTINGS | {"cache_implementation": cache, "num_beams": beams}
+    rows = [ids(1, length)[0] for length in (3, 7)]
+    padded = torch.stack([torch.cat([torch.zeros(7 - len(row), dtype=torch.long), row]) for row in rows])
+    mask = torch.stack([(torch.arange(7) >= 7 - len(row)).long() for row in rows])
+    together = looped.generate(padded, attention_mask=mask, **settings)
+    for row, written in zip(rows, together, strict=True):
+        alone = looped.generate(row[None], use_cache=False, **(SETTINGS | {"num_beams": beams}))[0]
+        assert written[7:].tolist() == alone[len(row) :].tolist()
+
+
+def test_a_cache_with_too_few_places_is_an_index_error() -> None:
+    looped = loop_model(decoder(), "1x1+2x2+1x1")
+    cache = tf.StaticCache(config=looped.config.text_config, max_cache_len=64)
+    looped(ids(), past_key_values=cache)
+    looped.set_loops(3)
+    with pytest.raises(IndexError):
+        looped(ids(), past_key_values=cache)
+    with pytest.raises(InputError, match="loops must be 1 or more"):
+        looped.set_loops(0)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_checkpointing_changes_no_gradient(family: str) -> None:
+    gradients = []
+    for again in (False, True):
+        looped = loop_model(decoder(family), "1x1+2x3+1x1", damping=0.5)
+        if again:
+            looped.gradient_checkpointing_enable()
+        looped.train()
+        for module in looped.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        looped(ids(), labels=ids(), use_cache=False).loss.backward()
+        gradients.append({name: parameter.grad for name, parameter in looped.named_parameters()})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        assert gradient is not None
+        assert gradient.abs().max() > 0
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_lora_trains_the_looped_block(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    looped = loop_model(decoder(), "1x1+2x3+1x1")
+    start = looped(ids()).logits.detach()
+    config = peft.LoraConfig(r=2, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")
+    adapted = peft.get_peft_model(looped, config)
+    optimizer = torch.optim.AdamW([p for p in adapted.parameters() if p.requires_grad], lr=0.05)
+    for _ in range(3):
+        optimizer.zero_grad()
+        adapted(ids(), labels=ids()).loss.backward()
+        optimizer.step()
+    trained = adapted.eval()(ids()).logits.detach()
+    assert not torch.allclose(trained, start)
+    adapted.save_pretrained(tmp_path)
+    again = peft.PeftModel.from_pretrained(loop_model(decoder(), "1x1+2x3+1x1"), tmp_path)
+    torch.testing.assert_close(again.eval()(ids()).logits, trained)
+    torch.testing.assert_close(adapted.merge_and_unload()(ids()).logits, trained, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -177,24 +247,3 @@ def test_analyze_similarity_takes_any_decoder(tmp_path: Path, capsys: pytest.Cap
     assert run_command("analyze", "similarity", "--hf", str(tmp_path / "gpt2")) == 2
     assert run_command("analyze", "similarity", "--hf", str(tmp_path / "absent"), "--out", str(out)) == 2
     assert "cannot be loaded" in capsys.readouterr().err
-
-
-def test_the_healing_example_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model, text = tmp_path / "gpt2", tmp_path / "text"
-    decoder("gpt2").save_pretrained(model)
-    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({chr(97 + i): i for i in range(19)}, unk_token="a"))
-    words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tf.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(model)
-    text.mkdir()
-    for number in range(3):
-        (text / f"{number}.txt").write_text("b c d e f g " * 12)
-    arguments = ["--model", str(model), "--text", str(text), "--plan", "1x1+2x2+1x1", "--steps", "20"]
-    out = ["--length", "12", "--lr", "1e-2", "--out", str(tmp_path / "out")]
-    monkeypatch.setattr(sys, "argv", ["heal_gpt2.py", *arguments, *out])
-    runpy.run_path(str(Path(__file__).parents[2] / "examples" / "heal_gpt2.py"), run_name="__main__")
-    before, _, damped, healed = (float(line.split()[-1]) for line in capsys.readouterr().out.splitlines())
-    assert damped == before
-    assert healed < before / 2
-    assert isinstance(tf.AutoModelForCausalLM.from_pretrained(tmp_path / "out"), LoopedDecoder)

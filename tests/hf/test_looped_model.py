@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from transformers import DynamicCache, StaticCache
 
 import loopt
 import loopt.hf
-from loopt import InputError, LoopedTransformer, ModelConfig
+from loopt import InputError, LoopedTransformer, LoopPlan, ModelConfig
 from loopt.hf.convert import to_loopt, to_transformers
 
 SIZES: dict[str, Any] = {"d_model": 16, "n_heads": 4, "d_ff": 24, "vocab_size": 11, "max_len": 32}
@@ -42,6 +43,14 @@ def native(plan: str = "2x3", **options: Any) -> LoopedTransformer:
 def some_ids(rows: int = 2, length: int = 9) -> Tensor:
     """Without token 0, which pads."""
     return torch.randint(1, SIZES["vocab_size"], (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def test_the_options_tried_are_all_there_are() -> None:
+    kinds = get_type_hints(ModelConfig)
+    for field in dataclasses.fields(ModelConfig):
+        tried = {options[field.name] for options in OPTIONS if field.name in options} | {field.default}
+        choices = set(get_args(kinds[field.name])) if get_origin(kinds[field.name]) is Literal else None
+        assert field.name in ("plan", *SIZES) or (tried == choices if choices else len(tried) > 1), field.name
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
@@ -119,6 +128,39 @@ def test_every_cache_generates_what_none_does(cache: str | None, beams: int) -> 
     assert model.generate(some_ids(), cache_implementation=cache, **settings).tolist() == without.tolist()
 
 
+@pytest.mark.parametrize("backend", ["fp8", "quanto", "hqq"])
+@torch.no_grad()
+def test_a_quantized_cache_writes_what_the_unrolled_model_writes(backend: str) -> None:
+    options: dict[str, Any] = {"residual_length": 4, "nbits": 4, "q_group_size": 32, "axis_key": 1, "axis_value": 1}
+    if backend == "fp8":
+        options = {}
+        if not hasattr(transformers.cache_utils, "Fp8QuantizedLayer"):
+            pytest.skip("this release of Transformers has no fp8 cache")
+    else:
+        pytest.importorskip({"quanto": "optimum.quanto", "hqq": "hqq"}[backend])
+        options |= {"axis_key": 0, "axis_value": 0} if backend == "quanto" else {}
+    sizes: dict[str, Any] = SIZES | {"d_model": 64, "n_heads": 2, "max_len": 48}
+    torch.manual_seed(0)
+    looped, unrolled = (LoopedTransformer(ModelConfig(LoopPlan.parse(plan), **sizes)) for plan in ("2x3", "6x1"))
+    weights = looped.state_dict()
+    for number in range(6):
+        of_layer = looped.loop.layers[number % 2].state_dict()
+        weights |= {f"loop.layers.{number}.{name}": tensor for name, tensor in of_layer.items()}
+    unrolled.load_state_dict(weights)
+    settings: dict[str, Any] = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": 0}
+    quantized = {"cache_implementation": "quantized", "cache_config": {"backend": backend, **options}}
+    written, expected = (
+        to_transformers(one).generate(
+            some_ids(length=16), output_logits=True, return_dict_in_generate=True, **settings, **quantized
+        )
+        for one in (looped, unrolled)
+    )
+    assert written.sequences.tolist() == expected.sequences.tolist()
+    torch.testing.assert_close(torch.stack(written.logits), torch.stack(expected.logits), rtol=0, atol=1e-5)
+    exact = to_transformers(looped)(written.sequences[:, :-1]).logits[:, 15:]
+    assert (torch.stack(written.logits, 1) - exact).abs().max() > 1e-4  # what was kept is coarser
+
+
 @torch.no_grad()
 def test_a_cache_has_a_place_for_every_step_and_can_be_continued() -> None:
     model = to_transformers(native("2x3"))
@@ -177,7 +219,7 @@ def test_drafts_with_fewer_loops_change_no_token() -> None:
     assert model.config.num_hidden_layers == 8
     with pytest.raises(InputError, match="a multiple of 2 below 8"):
         model.generate(some_ids(1), assistant_early_exit=3, **settings)
-    with pytest.raises(InputError, match="drafts take kxL"):
+    with pytest.raises(InputError, match="drafts need kxL"):
         to_transformers(native("1x(1,3,1)")).generate(some_ids(1), assistant_early_exit=3, **settings)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -28,6 +30,25 @@ def attention_of(layer: nn.Module) -> list[nn.Module]:
     """Returns the attention modules of a layer, by their place in the cache; state-space layers have one, too."""
     modules = [module for module in layer.modules() if hasattr(module, "is_causal")]
     return [module for module in modules if isinstance(getattr(module, "layer_idx", None), int)]
+
+
+def check_alike(layer: nn.Module, other: nn.Module, what: str) -> None:
+    """Raises an InputError where two layers differ in more than the values of their weights and their place: models
+    such as SmolLM3, where some layers go without rotary positions, decide that by a layer's place."""
+    one, another = _described(layer), _described(other)
+    for name in sorted(one.keys() | another.keys()):
+        if one.get(name) != another.get(name):
+            raise InputError(f"{what}: they differ in {name}, {one.get(name)} and {another.get(name)}")
+
+
+def _described(layer: nn.Module) -> dict[str, Any]:
+    """Returns the shapes of a layer's weights, and the plain attributes of its modules."""
+    found: dict[str, Any] = {name: list(tensor.shape) for name, tensor in layer.state_dict().items()}
+    for path, module in layer.named_modules():
+        for name, value in vars(module).items():
+            if name not in ("layer_idx", "training") and isinstance(value, bool | int | float | str | None):
+                found[f"{path}.{name}".lstrip(".")] = value
+    return found
 
 
 def matrices_by_layer(model: PreTrainedModel) -> list[dict[str, Tensor]]:

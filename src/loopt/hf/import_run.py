@@ -17,7 +17,7 @@ from loopt.hf.configuration_looped import LoopedConfig
 from loopt.hf.convert import to_loopt
 from loopt.hf.export import RUN_FILE
 from loopt.hf.modeling_looped import LoopedForCausalLM
-from loopt.hf.published import PUBLISHED, load_published
+from loopt.hf.published import DO_NOT_FIT, PUBLISHED, kind_of, load_published
 from loopt.hf.tokenizers import FILE, end_of_document
 from loopt.model import LoopedTransformer
 from loopt.runs import Run, TrainConfig, TrainState, checkpoint, codec
@@ -48,7 +48,9 @@ def load_looped(folder: Path) -> LoopedTransformer:
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder}: no config.json in it; allowed is a folder that Transformers saved")
     described = read_json(folder / "config.json", InputError)
-    kind = described.get("model_type") if isinstance(described, dict) else None
+    kind = kind_of(described)
+    if kind in DO_NOT_FIT:
+        raise InputError(f"{folder}: cannot be imported: {DO_NOT_FIT[kind]}")
     known = (LoopedConfig.model_type, *PUBLISHED)
     if kind not in known:
         raise InputError(f"{folder}: model_type={codec.shown(kind)}: allowed is {' | '.join(known)}")

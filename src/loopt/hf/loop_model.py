@@ -22,7 +22,7 @@ from transformers.generation import GenerationMixin
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from loopt.errors import InputError
-from loopt.hf.decoder_layers import attention_of, find_layers, layer_types
+from loopt.hf.decoder_layers import attention_of, check_alike, find_layers, layer_types
 from loopt.plan import LoopPlan, Step
 
 Choice = Literal["first", "average"] | Sequence[int]
@@ -199,15 +199,21 @@ def loop_model(
         text.layer_types = [types[chosen[step.layer][0]] for step in plan.steps]
     text.num_hidden_layers = plan.depth
     looped = LoopedDecoder(LoopedDecoderConfig(text_config=text, plan=str(plan), damping=damping))
+    for number, group in enumerate(chosen):
+        for i in group:
+            what = f"plan={plan}, layers={layers}: layer {i} cannot be layer {number} of the looped model"
+            check_alike(given[i], looped.looped_layers[number], what)
     looped.to(model.dtype)
-    looped.decoder.load_state_dict(_weights(model, given, chosen, looped), strict=True)
+    weights, expected = _weights(model, given, chosen), looped.decoder.state_dict()
+    for weight in sorted(weights.keys() | expected.keys()):
+        if weight not in weights or weight not in expected or weights[weight].shape != expected[weight].shape:
+            raise InputError(f"{type(model).__name__}: cannot be looped; {weight} goes by how many layers there are")
+    looped.decoder.load_state_dict(weights)
     looped.generation_config = copy.deepcopy(model.generation_config)
     return looped.to(model.device).train(model.training)
 
 
-def _weights(
-    model: PreTrainedModel, given: nn.ModuleList, chosen: list[list[int]], looped: LoopedDecoder
-) -> dict[str, Tensor]:
+def _weights(model: PreTrainedModel, given: nn.ModuleList, chosen: list[list[int]]) -> dict[str, Tensor]:
     """Returns the weights of the looped model: those beside the layers, and the means of the chosen layers."""
     holder, name = find_layers(model)
     prefix = next(key for key, module in model.named_modules() if module is holder)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -33,6 +34,9 @@ from loopt.hf.carried_code import AUTO_MAP, write_code
 from loopt.hf.configuration_looped import LoopedConfig
 from loopt.model import Layer, Loop, make_norm
 from loopt.plan import Pass
+
+OF_PUSHES = ("repo_id", "commit_message", "private", "create_pr")
+"""What ``save_pretrained`` takes for the hub alone."""
 
 
 class AttentionSlot(nn.Module):
@@ -310,9 +314,10 @@ class LoopedForCausalLM(LoopedPreTrainedModel, GenerationMixin):
         self, save_directory: str | os.PathLike[str], *args: Any, push_to_hub: bool = False, **kwargs: Any
     ) -> None:
         """Saves the model with its code, so that it loads where loopt is not installed."""
-        repo_id = kwargs.pop("repo_id", os.path.basename(os.fspath(save_directory)))  # noqa: PTH119 (str or path)
+        for_the_hub = {name: kwargs.pop(name) for name in OF_PUSHES if name in kwargs}
         self.config.auto_map = AUTO_MAP
         super().save_pretrained(save_directory, *args, **kwargs)
         write_code(save_directory)
         if push_to_hub:  # afterwards, with the code
-            self.push_to_hub(repo_id)
+            repo_id = for_the_hub.pop("repo_id", Path(save_directory).name)
+            self.push_to_hub(repo_id, token=kwargs.get("token"), **for_the_hub)

@@ -1,4 +1,5 @@
-"""Published looped models whose weights fit ``LoopedTransformer``, by the model_type of their config.
+"""Published looped models, by the name that their config has for their kind: those whose weights fit
+``LoopedTransformer``, and what it is about the others that does not.
 
 Each is read from its config and its safetensors files alone. Its own code is not needed, and not run.
 """
@@ -29,6 +30,19 @@ class Published(NamedTuple):
 
 
 PUBLISHED = {"ouro": Published(ouro_config, ouro_weights)}
+DO_NOT_FIT = {
+    "huginn_raven": "Huginn's layers norm the sum of a sublayer and its input; what went into the block comes in "
+    "before the first loop, too, to a state that starts as noise; a norm stands behind the block",
+    "ParcaeConfig": "Parcae adds gated embeddings of the tokens to the values of every second layer; what went into "
+    "the block comes in before the first loop, too, to a state that starts as noise; a norm stands before the block "
+    "and a matrix behind it; its feed-forward has squared ReLU",
+}
+"""Kinds that ``loopt`` has no options for, and why: docs/transformers.md says which they would be."""
+
+
+def kind_of(described: Any) -> str | None:
+    """Returns what a config.json says its model is; Parcae's is named by the class of its config."""
+    return described.get("model_type", described.get("_class_name")) if isinstance(described, dict) else None
 
 
 def load_published(folder: Path, described: dict[str, Any]) -> LoopedTransformer:
