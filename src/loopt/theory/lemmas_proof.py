@@ -60,7 +60,7 @@ def prove(s: int = 3) -> Proof:
         "comparison reads the bits above i; as printed, with the least significant bit first, it reads those below",
         "argmax and the gate need 2^s, which is not in F_s: two units of 2^(s-1), or B_s",
     )
-    return Proof("The lemmas of the appendix", sizes, checks, {}, notes)
+    return Proof("The lemmas of the appendix", sizes, checks, {}, notes=notes)
 
 
 def _exponentials() -> Check:
