@@ -72,7 +72,7 @@ def test_a_looped_gpt2_is_healed(
     loaded = tf.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert isinstance(loaded, LoopedDecoder)
     assert loaded.config.running_plan.depth == 6
-    assert loaded.damping["1"].factors.abs().min() > 0
+    assert loaded.get_parameter("damping.1.factors").abs().min() > 0
 
 
 @pytest.mark.slow
