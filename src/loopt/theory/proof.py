@@ -141,12 +141,12 @@ class Proof:
     checks: tuple[Check, ...]
     models: dict[str, LoopedTransformer]
     """The built models by the names under which ``--save`` keeps them."""
-    tasks: dict[str, Task] = field(default_factory=dict)
-    """For models that solve a task as they are, without `#`, which."""
     notes: tuple[str, ...] = ()
     """Lines for the reader, such as a repair of the paper's text."""
     traces: tuple[Trace, ...] = ()
     maps: tuple[AttentionMaps, ...] = ()
+    tasks: dict[str, Task] = field(default_factory=dict)
+    """For models that solve a task as they are, without `#`, which."""
 
     @property
     def exact(self) -> bool:
