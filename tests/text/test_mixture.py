@@ -66,7 +66,7 @@ ALL_TASKS = ("assignment?depth=0", "assignment?depth=2&rendering=code&shots=2", 
     shares=st.lists(st.floats(0.01, 0.24), min_size=1, max_size=4),
     characters=st.integers(1, 10_000),
 )
-@hypothesis_settings(max_examples=25, deadline=None)
+@hypothesis_settings(max_examples=12, deadline=None)
 def test_every_source_has_its_share_at_every_place(texts: list[int], shares: list[float], characters: int) -> None:
     written = [f"{n} " + "word " * words for n, words in enumerate(texts)]
     specs = [f"task:{task}&share={share:.9f}" for task, share in zip(ALL_TASKS, shares, strict=False)]

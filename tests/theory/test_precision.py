@@ -36,9 +36,11 @@ class Reference:
         return (-1 if x < 0 else 1) * Fraction(min(nearest, self.most), 2**self.s)
 
     def exp(self, x: Fraction) -> Fraction:
-        context = Context(prec=80, Emax=10**9, Emin=-(10**9))
+        if abs(x) > 60:  # beyond what any F_s here tells from 0 and from B_s
+            return self.round(Fraction(10**30) if x > 0 else Fraction(1, 10**26))
+        context = Context(prec=80)
         decimal = context.exp(context.divide(Decimal(x.numerator), Decimal(x.denominator)))
-        return self.round(Fraction(decimal)) if x < 60 else self.round(Fraction(10**30))
+        return self.round(Fraction(decimal))
 
     def sum(self, terms: list[Fraction]) -> Fraction:
         total = Fraction(0)
