@@ -15,6 +15,8 @@ from torch import Tensor
 from loopt import InputError, LoopedTransformer, LoopPlan, ModelConfig
 from loopt.generation import CachePolicy, Decoder, Divergence, Entropy, ExitRule, Gate, StateChange
 from loopt.generation.cache import KeyValueCache, PolicyName, cache_bytes
+from loopt.generation.plain_layer import plain_layers
+from loopt.model import Layer
 
 PLANS = ["1x1", "3x1", "1x4", "2x3", "1x(1,3,1)", "1x1+2x2+1x1", "2x3*+2x2"]
 SMALL = ModelConfig(LoopPlan.parse("1x3"), d_model=16, n_heads=4, d_ff=24, vocab_size=11, max_len=16)
@@ -76,6 +78,19 @@ def test_cached_decoding_says_what_the_model_says(
     wanted = model(ids, loops)
     for row, length in enumerate(lengths):
         torch.testing.assert_close(found[row], wanted[row, length - 1 : length + steps], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("feed_forward", ["gelu", "relu", "swiglu"])
+@pytest.mark.parametrize("residual_scaling", [False, True])
+def test_a_plain_layer_computes_what_the_layer_does(feed_forward: Any, residual_scaling: bool) -> None:
+    model = build(replace(SMALL, feed_forward=feed_forward, residual_scaling=residual_scaling))
+    run, (layer,) = plain_layers(model), model.loop.layers
+    with torch.no_grad():
+        for parameter in model.parameters():  # what is learned later shows
+            parameter.mul_(1.5)
+    assert isinstance(layer, Layer)
+    x, context = torch.randn(2, 5, 16, dtype=torch.float64), model.context(((2, 5),))
+    torch.testing.assert_close(run(layer, x, context), layer(x, context), rtol=1e-9, atol=1e-9)
 
 
 @settings(max_examples=20, deadline=None)

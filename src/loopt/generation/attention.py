@@ -98,17 +98,6 @@ def _by_heads(qkv: Tensor, context: Context, heads: Heads, shape: tuple[int, int
     return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # [B, T, H, E] -> [B, H, T, E]
 
 
-def _one_by_heads(qkv: Tensor, context: Context, heads: Heads) -> tuple[Tensor, Tensor, Tensor]:
-    """Does what ``_by_heads`` does where a row has one new token, in as few calls as that takes."""
-    qk, v = torch.split_with_sizes(qkv.unsqueeze(2), (heads.queries + heads.keys, heads.keys), 1)  # [B, …, 1, E]
-    if context.rope is not None:
-        cos, sin = context.rope  # [B, 1, E]
-        other = qk.roll(qk.shape[3] // 2, dims=3)  # the other coordinate of each pair
-        qk = torch.addcmul(qk * cos[:, None], other, sin[:, None]).to(qkv.dtype)
-    q, k = torch.split_with_sizes(qk, (heads.queries, heads.keys), 1)
-    return q, k, v
-
-
 def _mix(q: Tensor, k: Tensor, v: Tensor, heads: Heads, mask: Tensor | None, causal: bool) -> Tensor:
     grouped = heads.keys < heads.queries
     mixed = F.scaled_dot_product_attention(q, k, v, mask, is_causal=causal, scale=heads.scale, enable_gqa=grouped)
