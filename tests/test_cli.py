@@ -402,7 +402,7 @@ def test_a_table_is_trained_bit_by_bit(tmp_path: Path, capsys: Captured, monkeyp
         ("phop", "1x1-p16-seed0", f"step 2 of {steps}", "missing")
     ]
     language = sum(len(experiment.rows) for experiment in LANGUAGE.values())
-    assert len(states) == 11 + 2 * 7 + 2 * 7 + 2 * 10 + 2 * 3 + 4 + language
+    assert len(states) == 11 + 2 * 7 + 2 * 7 + 2 * 10 + 2 * 3 + 4 + 6 + language
 
     table = ["reproduce", "table", "phop", "--scale", "cpu", "--results", "Y"]
     for form, file in (("markdown", "table.md"), ("latex", "table.tex")):
@@ -519,13 +519,13 @@ def _hops_rows(capsys: Captured) -> list[tuple[str, ...]]:
 
 
 def test_figures_are_drawn_of_what_the_results_have(tmp_path: Path, capsys: Captured) -> None:
-    for name, extra, figure in (
-        ("igsm", {"by_difficulty": {"1 operation": 0.5, "2 operations": 0.25}}, "difficulty"),
-        ("loops", {"by_loops": {"1": 0.25, "6": 0.75}}, "loops"),
-    ):
+    for name, figure in (("igsm", "difficulty"), ("loops", "loops"), ("more-loops", "loops")):
         for job in jobs_of(EXPERIMENTS[name], "cpu", 1):
-            tests = EXPERIMENTS[name].columns_of(job.variant, "cpu")
-            leave_result(job, tmp_path / "Y", dict.fromkeys(tests, 0.5), **extra)
+            halves = dict.fromkeys(job.tests, 0.5)
+            graded = {"by_difficulty": {"1 operation": 0.5, "2 operations": 0.25}}
+            leave_result(
+                job, tmp_path / "Y", halves, **(graded if name == "igsm" else {"by_loops": {"1": halves, "6": halves}})
+            )
         assert run("reproduce", name, "--scale", "cpu", "--runs", "X", "--results", "Y") == 0
         folder = tmp_path / "Y" / name / "cpu"
         told = f"Also as table.md, table.tex, table.svg, table.png, {figure}.svg, {figure}.png in Y/{name}/cpu\n"
@@ -537,7 +537,7 @@ def test_figures_are_drawn_of_what_the_results_have(tmp_path: Path, capsys: Capt
 def test_every_seed_of_the_paper_has_a_state(capsys: Captured) -> None:
     assert run("reproduce", "status", "--scale", "paper") == 0
     shown = capsys.readouterr().out
-    tasks, language = 11 + 14 + 14 + 10 + 10 + 6 + 4, sum(len(one.rows) for one in LANGUAGE.values())
+    tasks, language = 11 + 14 + 14 + 10 + 10 + 6 + 4 + 6, sum(len(one.rows) for one in LANGUAGE.values())
     assert [shown.count(f"-seed{seed} ") for seed in range(4)] == [tasks + language, 11, 11, 0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,7 +52,7 @@ SUMS = Experiment(
 """The second row diverges."""
 
 
-def leave_result(job: Job, results: Path, accuracies: dict[str, float], **further: dict[str, float]) -> None:
+def leave_result(job: Job, results: Path, accuracies: dict[str, float], **further: Mapping[str, object]) -> None:
     config = job.config.resolved()
     result = {
         "step": config.steps,

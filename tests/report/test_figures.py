@@ -93,7 +93,7 @@ def test_labels_stand_beside_the_axes_and_on_no_other_label(log: bool) -> None:
 
 def test_nobody_elses_figures_change(tmp_path: Path) -> None:
     before = dict(matplotlib.rcParams)
-    draw_by_loops({"a": {1: Spread(1, 1, 1)}}, 1, tmp_path)
+    draw_by_loops({"": {"a": {1: Spread(1, 1, 1)}}}, 1, tmp_path)
     assert dict(matplotlib.rcParams) == before
 
 
@@ -104,11 +104,14 @@ def test_a_spread_has_the_range_of_every_seed() -> None:
 
 def test_loops_are_drawn_with_a_label_at_the_end_of_each_curve(tmp_path: Path) -> None:
     curves = {name: {n: Spread(n * 10, n * 9, n * 11) for n in (1, 2, 4)} for name in ("p-hop, 6 loops", "i-GSM, 6")}
-    texts = is_drawn(draw_by_loops(curves, 2, tmp_path), "loops")
+    texts = is_drawn(draw_by_loops({"a model": curves}, 2, tmp_path), "loops")
+    assert "a model" not in texts  # one needs no name
     assert {*curves, "number of loops at inference", "accuracy, %", "2 in training"} <= set(texts)
     before = (tmp_path / "loops.svg").read_bytes()
-    draw_by_loops(curves, 2, tmp_path)
+    draw_by_loops({"a model": curves}, 2, tmp_path)
     assert (tmp_path / "loops.svg").read_bytes() == before  # the same figure gives the same file
+    texts = is_drawn(draw_by_loops({"a model": curves, "another": curves}, 2, tmp_path), "loops")
+    assert {"a model", "another"} <= set(texts)
 
 
 def test_difficulty_has_a_panel_for_each_number_of_layers(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from typing import get_args
@@ -81,16 +82,17 @@ def test_every_column_is_filled_once(experiment: Experiment, scale: Scale) -> No
     for row in experiment.rows:
         assert not row.paper or set(row.paper) >= set(columns)
         for variant in experiment.variants:
-            tests = task_of(experiment.configure(row.plan, variant, scale)).tests
+            tests = task_of(experiment.configure(row.plan, variant or row.recipe, scale)).tests
             assert set(experiment.columns_of(variant, scale)) == set(tests)
 
 
 @every_scale
 @every_experiment
 def test_rows_differ_in_their_plan_and_its_growth_alone(experiment: Experiment, scale: Scale) -> None:
-    for variant in experiment.variants:
-        configs = [experiment.configure(row.plan, variant, scale).resolved() for row in experiment.rows]
-        assert [config.model.plan for config in configs] == [row.plan for row in experiment.rows]
+    for variant, recipe in itertools.product(experiment.variants, {row.recipe for row in experiment.rows}):
+        rows = [row for row in experiment.rows if row.recipe == recipe]
+        configs = [experiment.configure(row.plan, variant or recipe, scale).resolved() for row in rows]
+        assert [config.model.plan for config in configs] == [row.plan for row in rows]
         fixed = [replace(c, loop_counts=LoopCounts()) if c.loop_counts.until else c for c in configs]
         alike = {repr(config).replace(repr(config.model.plan), "PLAN") for config in fixed}
         assert len(alike) == 1

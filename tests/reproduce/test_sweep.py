@@ -241,11 +241,11 @@ def test_models_are_measured_with_other_loops_where_asked(tmp_path: Path) -> Non
     found = result_of(job, tmp_path)
     model, config = Run.load(folders_in(tmp_path).run_of(job)).load_model(), job.config
     task = tiny_runs.task_of(config)
-    expected = {str(n): exact_match(model, task, "test", config.test_examples, loops=n).accuracy for n in (1, 2, 5)}
-    assert found["by_loops"] == expected
-    assert found["by_loops"]["2"] == found["result"]["accuracy"]
+    expected = {n: exact_match(model, task, "test", config.test_examples, loops=n).accuracy for n in (1, 2, 5)}
+    assert found["by_loops"] == {str(n): {"phop": accuracy} for n, accuracy in expected.items()}
+    assert expected[2] == found["result"]["accuracy"]
     assert by_loops(experiment, "cpu", tmp_path / "results") == {
-        "p=16": {int(n): Spread.of([100 * accuracy]) for n, accuracy in expected.items()}
+        job.row.label: {"p=16": {n: Spread.of([100 * accuracy]) for n, accuracy in expected.items()}}
     }
 
 

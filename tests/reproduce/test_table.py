@@ -335,7 +335,9 @@ WRONG_RESULTS: list[tuple[str, object]] = [
     ("curve", [[1, 0.5]]),
     ("curve", [[1, 0.5, "soon"]]),
     ("by_loops", [1, 2]),
-    ("by_loops", {"two": 0.5}),
+    ("by_loops", {"two": {"phop": 0.5}}),
+    ("by_loops", {"2": 0.5}),
+    ("by_loops", {"2": {"addition": 0.5}}),
     ("by_difficulty", {"1 needed": True}),
 ]
 

@@ -117,7 +117,7 @@ def _on_task(task: Task, model: LoopedTransformer, options: Options, plans: Plan
     tests = task.difficulties if options.by_difficulty else task.tests
     for point in task_points(model, tests, list(plans), options.split, options.examples):
         assert point.accuracy is not None
-        yield plans[point.loops], [point.test, str(point.count), f"{point.accuracy:.2%}", f"{point.loss:.4f}"]
+        yield model.plan_with(point.loops), [point.test, str(point.count), f"{point.accuracy:.2%}", f"{point.loss:.4f}"]
 
 
 def _on_text(text: Text, model: LoopedTransformer, options: Options, plans: Plans) -> Rows:

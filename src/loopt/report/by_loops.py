@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from loopt.report.figures import MUTED, Spread, in_style, label_ends, panels, plot_spreads, style_of, write_figure
 
+Curves = Mapping[str, Mapping[int, Spread]]
+"""Quality by loops, by the curve's name."""
+
 
 @in_style
-def draw_by_loops(
-    curves: Mapping[str, Mapping[int, Spread]], trained: int, folder: Path, quality: str = "accuracy, %"
-) -> list[Path]:
-    """Draws curves from loops to quality, as loops.svg and loops.png; a line marks how many loops training had."""
-    figure, (axes,) = panels(1, 7.0, 3.6)
+def draw_by_loops(models: Mapping[str, Curves], trained: int, folder: Path, quality: str = "accuracy, %") -> list[Path]:
+    """Draws curves from loops to quality, a panel for each model, as loops.svg and loops.png; a line marks how many
+    loops training had."""
+    figure, every = panels(len(models), *((7.0, 3.6) if len(models) == 1 else (4.2, 2.9)))
+    for axes, (model, curves) in zip(every, models.items(), strict=True):
+        if len(models) > 1:
+            axes.set_title(model, pad=16)
+        _draw_model(axes, curves, trained, quality)
+    return write_figure(figure, folder, "loops")
+
+
+def _draw_model(axes: Any, curves: Curves, trained: int, quality: str) -> None:
     axes.axvline(trained, color=MUTED, linestyle="--", linewidth=1)
     top = {"transform": axes.get_xaxis_transform(), "va": "bottom", "ha": "center", "color": MUTED}
     axes.text(trained, 1.01, f"{trained} in training", **top)
@@ -30,4 +41,3 @@ def draw_by_loops(
             for index, (name, curve) in enumerate(curves.items())
         ]
         label_ends(axes, ends)
-    return write_figure(figure, folder, "loops")

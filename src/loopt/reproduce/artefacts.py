@@ -48,7 +48,7 @@ ARTEFACTS = (
     Artefact("Corollary 5.3: p-hop", "loopt prove phop", theorem="phop"),
     Artefact("Theorem 5.4: chain of thought", "loopt prove cot", theorem="cot"),
     Artefact("Finite precision", "loopt prove all", theorem="all"),
-    Artefact("Loops at inference", "loopt reproduce loops", ("loops",)),
+    Artefact("Loops at inference", "loopt reproduce more-loops", ("loops", "more-loops")),
     Artefact("Gradual stacking (MidAS)", "loopt reproduce language-beyond", ("language-beyond",), recipe="midas"),
 )
 

@@ -8,6 +8,7 @@ from loopt.reproduce.group import group
 from loopt.reproduce.igsm import igsm
 from loopt.reproduce.language import language_experiments
 from loopt.reproduce.loops import loops
+from loopt.reproduce.more_loops import more_loops
 from loopt.reproduce.phop import phop
 
 LANGUAGE: dict[str, Experiment] = language_experiments()
@@ -15,6 +16,15 @@ LANGUAGE: dict[str, Experiment] = language_experiments()
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for experiment in (addition, phop("planted"), phop("uniform"), igsm("light"), igsm("even"), group, loops)
+    for experiment in (
+        addition,
+        phop("planted"),
+        phop("uniform"),
+        igsm("light"),
+        igsm("even"),
+        group,
+        loops,
+        more_loops,
+    )
 }
 """Those of models that learn a task."""

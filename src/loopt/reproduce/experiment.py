@@ -39,7 +39,7 @@ class Row:
         parts, pull = [re.sub("[^0-9x]+", "-", str(self.plan)).replace("x-", "x").strip("-")], self.regularizer
         if pull.active:
             parts += [f"k{pull.block}", f"w{pull.weight:g}", *([pull.kind] if pull.kind != "cosine" else [])]
-        return "-".join([*parts, *([self.recipe] if self.recipe else [])])
+        return "-".join([*parts, *self.recipe.split()])
 
     @property
     def label(self) -> str:

@@ -22,20 +22,19 @@ MOST_SEEDS = 100
 SOLVED = 0.99
 
 
-def by_loops(experiment: Experiment, scale: Scale, results: Path) -> dict[str, dict[int, Spread]]:
-    """Returns accuracy in % by the number of loops at inference, over the seeds that were tested so, for each run of
-    each row."""
-    curves = {}
+def by_loops(experiment: Experiment, scale: Scale, results: Path) -> dict[str, dict[str, dict[int, Spread]]]:
+    """Returns accuracy in % by the number of loops at inference, over the seeds that were tested so, for each row and
+    each of its columns."""
+    found: dict[str, dict[str, dict[int, Spread]]] = {}
     measured = TableResults.read(experiment, scale, results)
     for row in experiment.rows:
         for variant, shown in measured.rows[row.name].shown.items():
             tested = [run["by_loops"] for run in shown if "by_loops" in run]
-            if tested:
-                (column,) = experiment.columns_of(variant, scale).values()
-                name = experiment.in_words.get(column, column)
-                name = name if len(experiment.rows) == 1 else f"{row.plan.typography}, {name}"
-                curves[name] = {int(n): Spread.of([100 * run[n] for run in tested if n in run]) for n in tested[0]}
-    return curves
+            for test, column in experiment.columns_of(variant, scale).items() if tested else ():
+                shares = {n: [run[n][test] for run in tested if n in run] for n in tested[0]}
+                curve = {int(n): Spread.of([100 * share for share in of_seeds]) for n, of_seeds in shares.items()}
+                found.setdefault(row.label, {})[experiment.in_words.get(column, column)] = curve
+    return found
 
 
 def by_difficulty(experiment: Experiment, scale: Scale, results: Path) -> dict[LoopPlan, dict[str, Spread]]:

@@ -9,7 +9,7 @@ import torch
 
 from loopt.reproduce.measurement import Measurement, is_curve, is_number
 from loopt.runs import Run
-from loopt.scoring import mean_score, score_each
+from loopt.scoring import score_each
 from loopt.tasks import Task
 
 if TYPE_CHECKING:
@@ -41,8 +41,9 @@ class TaskMeasurement(Measurement):
             yield "accuracies"  # one of an older config may have others
         if not is_curve(found.get("curve"), 1):
             yield "curve"
-        yield from (name for name in ("by_loops", "by_difficulty") if not _are_shares(found.get(name, {})))
-        if not all(loops.isdecimal() and len(loops) < 19 for loops in found.get("by_loops", {})):
+        if not _are_shares(found.get("by_difficulty", {})):
+            yield "by_difficulty"
+        if not _are_shares_by_loops(found.get("by_loops", {}), tests):
             yield "by_loops"
 
 
@@ -50,9 +51,16 @@ def _are_shares(value: Any) -> bool:
     return isinstance(value, dict) and all(is_number(share, 0, 1) for share in value.values())
 
 
-def _further_tests(run: Run, loops: Collection[int], device: torch.device) -> dict[str, dict[str, float]]:
-    """Returns the accuracy of the best checkpoint by number of loops, and by difficulty of its task."""
-    task, further = run.config.source, {}
+def _are_shares_by_loops(value: Any, tests: Collection[str]) -> bool:
+    return isinstance(value, dict) and all(
+        loops.isdecimal() and len(loops) < 19 and _are_shares(shares) and shares.keys() >= set(tests)
+        for loops, shares in value.items()
+    )
+
+
+def _further_tests(run: Run, loops: Collection[int], device: torch.device) -> dict[str, Any]:
+    """Returns the accuracy of the best checkpoint by number of loops and test, and by difficulty of its task."""
+    task, further = run.config.source, dict[str, Any]()
     assert isinstance(task, Task)
     if not (loops or task.difficulties):
         return {}
@@ -60,7 +68,9 @@ def _further_tests(run: Run, loops: Collection[int], device: torch.device) -> di
     examples = min(run.config.test_examples, MOST_EXAMPLES)
     if loops:
         scores = {n: score_each(model, task.tests, "test", examples, n) for n in loops}
-        further["by_loops"] = {str(n): mean_score(score).accuracy for n, score in scores.items()}
+        further["by_loops"] = {
+            str(n): {name: one.accuracy for name, one in of_tests.items()} for n, of_tests in scores.items()
+        }
     if task.difficulties:
         graded = score_each(model, task.difficulties, "test", examples)
         further["by_difficulty"] = {name: score.accuracy for name, score in graded.items()}

@@ -54,7 +54,9 @@ def exact_match(
     loops: int | None = None,
     batch_size: int | None = None,
 ) -> Score:
-    """Returns the model's score on the first ``examples`` of a split, with any number of loops."""
+    """Returns the model's score on the first ``examples`` of a split, with any number of loops: unless given, the
+    task's, or else the plan's."""
+    loops = task.loops if loops is None else loops
     device = model.token_embedding.weight.device
     batch_size = batch_size or scoring_batch(model.config, task.length, device)
     right = torch.zeros((), dtype=torch.int64, device=device)

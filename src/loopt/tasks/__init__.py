@@ -12,6 +12,7 @@ from loopt.tasks.assignment import VariableAssignment
 from loopt.tasks.base import IGNORE, Batch, Task
 from loopt.tasks.examples import check_examples
 from loopt.tasks.group import GroupComposition
+from loopt.tasks.hop_per_loop import HopPerLoop
 from loopt.tasks.igsm import IGSM
 from loopt.tasks.phop import PHop
 from loopt.tasks.registry import import_tasks, known, origin_of, register
@@ -22,6 +23,7 @@ __all__ = [
     "Addition",
     "Batch",
     "GroupComposition",
+    "HopPerLoop",
     "PHop",
     "Stream",
     "Task",
@@ -35,7 +37,7 @@ __all__ = [
     "register",
 ]
 
-for _task in (PHop, Addition, GroupComposition, VariableAssignment, IGSM):
+for _task in (PHop, HopPerLoop, Addition, GroupComposition, VariableAssignment, IGSM):
     register(_task)
 
 

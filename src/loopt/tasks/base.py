@@ -86,6 +86,15 @@ class Task(Source):
         return {}
 
     @property
+    def loops(self) -> int | None:
+        """Returns how many loops the model is to run on these problems; None: as many as its plan has."""
+        return None
+
+    def for_loops(self, loops: int) -> Task:
+        """Returns the problems for a model that runs so many loops; these, unless their size goes by the loops."""
+        return self
+
+    @property
     def vocab_size(self) -> int:
         return len(self.vocabulary)
 

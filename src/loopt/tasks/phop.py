@@ -65,13 +65,14 @@ class PHop(Task):
         check_choice(self.name, "sampler", self.sampler, get_args(Sampler))
         check_choice(self.name, "supervision", self.supervision, get_args(Supervision))
         if not self.p:
-            raise InputError("task phop: p=(); allowed are one or more integers, such as 16 or 1 2 3 4")
+            raise InputError(f"task {self.name}: p=(); allowed are one or more integers, such as 16 or 1 2 3 4")
         longest = max(self.p)
         # p bigrams and the last letter; of uniform letters, every chain is stuck or has run out after n hops anyway.
         needed = 2 * longest + 1 if self.sampler == "planted" else longest
         if self.n < needed:
             raise InputError(
-                f"task phop: p={longest} with n={self.n} needs n of at least {needed} for the {self.sampler} sampler"
+                f"task {self.name}: p={longest} with n={self.n} needs n of at least {needed} for the {self.sampler} "
+                "sampler"
             )
 
     @property

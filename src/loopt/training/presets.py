@@ -9,7 +9,8 @@ from loopt import tasks
 from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
 from loopt.runs import AdafactorConfig, AdamWConfig, MuonConfig, TrainConfig
-from loopt.tasks import IGSM, Addition, GroupComposition, PHop, Task, VariableAssignment
+from loopt.runs.loop_counts import LoopCounts
+from loopt.tasks import IGSM, Addition, GroupComposition, HopPerLoop, PHop, Task, VariableAssignment
 from loopt.text.source import Text
 
 
@@ -40,6 +41,41 @@ def phop_cpu() -> TrainConfig:
         eval_every=50,
         eval_examples=1024,
         test_examples=8192,
+    )
+
+
+def hop_per_loop() -> TrainConfig:
+    """p-hop at its sizes with a hop for each loop, 2 to 8 of them; run with more loops, the model makes more hops."""
+    return TrainConfig(
+        source=HopPerLoop(p=(8,), n=256),
+        model=ModelConfig(
+            plan=LoopPlan.parse("2x8"), d_model=128, n_heads=8, d_ff=512, rope_base=2000.0, loop_norm="own"
+        ),
+        optim=MuonConfig(lr=4e-3, warmup_steps=300),
+        loop_counts=LoopCounts(low=2, high=8),
+        steps=200_000,
+        batch_size=64,
+        log_every=500,
+        eval_every=1000,
+        eval_examples=4096,
+        test_examples=65_536,
+    )
+
+
+def hop_per_loop_cpu() -> TrainConfig:
+    """A hop for each loop, 2 to 4 of them, for a laptop: 2 layers of d=64; made to be run with more loops."""
+    full = hop_per_loop()
+    return replace(
+        full,
+        source=HopPerLoop(p=(4,), n=48, test_p=(2, 4, 6, 8)),
+        model=replace(full.model, plan=LoopPlan.parse("2x4"), d_model=64, n_heads=4, d_ff=256, rope_base=30.0),
+        optim=MuonConfig(lr=5e-3, warmup_steps=100),
+        loop_counts=LoopCounts(low=2, high=4),
+        steps=1000,
+        log_every=20,
+        eval_every=250,
+        eval_examples=512,
+        test_examples=4096,
     )
 
 
@@ -197,6 +233,8 @@ def lm_cpu(data: str = "") -> TrainConfig:
 PRESETS: dict[str, Callable[[], TrainConfig]] = {
     "phop-cpu": phop_cpu,
     "phop": phop,
+    "hop_per_loop-cpu": hop_per_loop_cpu,
+    "hop_per_loop": hop_per_loop,
     "addition-cpu": addition_cpu,
     "addition": addition,
     "igsm-cpu": igsm_cpu,

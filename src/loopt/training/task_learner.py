@@ -77,8 +77,10 @@ class TaskLearner(Learner):
         self.task = self.config.source
         self.mixture = self.task.mixture
         self.shares = shares(self.config.batch_size, len(self.mixture))
-        # One compilation for every task: taken for variables, their settings would not compile.
-        self.draw: Sampler = torch.compile(_draw, dynamic=False) if self.compiled else _draw
+        # One compilation for every task: taken for variables, their settings would not compile. Where each number of
+        # loops has a task of its own, compiling all of them takes longer than it saves.
+        compiled = self.compiled and self.task.loops is None
+        self.draw: Sampler = torch.compile(_draw, dynamic=False) if compiled else _draw
         self.streams = [self._stream(task) for task in self.mixture]
         self.readout_loss: ReadoutLoss = torch.compile(weighted_loss) if self.compiled else weighted_loss
         return self.device.type == "cuda"
@@ -87,6 +89,7 @@ class TaskLearner(Learner):
     def check(config: TrainConfig, session: Session, ranks: Ranks) -> None:
         assert isinstance(config.source, Task)
         check_examples(config.source)
+        _check_loops(config, config.source)
         if ranks.distributed:
             raise InputError(f"{ranks.size} ranks: a task trains on one; language models train on several")
         if session.micro_batch is not None:
@@ -95,7 +98,8 @@ class TaskLearner(Learner):
             )
 
     def accumulate_gradient(self, loops: int | None) -> Tensor:
-        mixture = zip(self.mixture, self.shares, self.streams, strict=True)
+        tasks = self.mixture if loops is None else [task.for_loops(loops) for task in self.mixture]
+        mixture = zip(tasks, self.shares, self.streams, strict=True)
         batches = [self._batch(task, count, stream) for task, count, stream in mixture]
         return backward(self.model, batches, self.task.answer_weight, loops, self.readout_loss)
 
@@ -134,6 +138,15 @@ class TaskLearner(Learner):
 
     def throughput(self, steps: int, seconds: float) -> dict[str, float]:
         return {"examples_per_second": steps * self.config.batch_size / seconds}
+
+
+def _check_loops(config: TrainConfig, task: Task) -> None:
+    """Raises an InputError for a task that is made for other loops than the plan has, or not for those of a step."""
+    plan = config.model.plan
+    if task.loops is not None and (plan.loopable is None or plan.blocks[plan.loopable].loops != task.loops):
+        raise InputError(f"model.plan={plan}: allowed for this {task.name} are plans with {task.loops} loops")
+    if config.loop_counts.active:
+        task.for_loops(config.loop_counts.high)
 
 
 def _draw(task: Task, indices: Tensor, stream: Stream) -> Batch:

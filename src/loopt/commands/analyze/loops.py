@@ -76,7 +76,7 @@ def main(name: str, arguments: list[str]) -> None:
         assert point.loops is not None
         curves.setdefault(point.test, {})[point.loops] = Spread.of([_quality(point)])
     quality = "accuracy, %" if points[0].accuracy is not None else "perplexity"
-    write_csv(options.out or options.run, "loops", rows, lambda to: draw_by_loops(curves, trained, to, quality))
+    write_csv(options.out or options.run, "loops", rows, lambda to: draw_by_loops({"": curves}, trained, to, quality))
 
 
 def _measurement(run: Run, model: LoopedTransformer, options: Options, loops: list[int | None]) -> Iterator[LoopPoint]:
