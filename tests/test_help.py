@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -83,6 +84,21 @@ def test_what_was_probably_meant_is_named() -> None:
         raise not_known("command", "evla", ["train", "eval"])
     with pytest.raises(InputError, match="'fly' is not known; allowed are train, eval"):
         raise not_known("command", "fly", ["train", "eval"])
+
+
+@pytest.mark.parametrize("words", first_screens.CHOICES)
+def test_a_mistyped_name_is_refused_without_torch_as_the_command_would(words: str) -> None:
+    command, *above = words.split()
+    module = importlib.import_module(f"loopt.commands.{command}")
+    with pytest.raises(InputError) as refused:
+        module.main([*above, "phop-cpuu"])
+    program = (
+        "import sys; from loopt.cli import main; code = main(sys.argv[1:]); "
+        "sys.exit(9 if 'torch' in sys.modules else code)"
+    )
+    typed = [*words.split(), "phop-cpuu", "--steps", "5"]
+    shown = subprocess.run([sys.executable, "-c", program, *typed], capture_output=True, text=True)
+    assert (shown.returncode, shown.stderr) == (2, f"loopt: {refused.value}\n")
 
 
 def completed(words: list[str], capsys: Captured) -> list[str]:

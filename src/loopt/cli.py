@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from loopt._version import __version__
 from loopt.commands import COMMANDS
 from loopt.commands.completion import complete, install
-from loopt.commands.first_screens import kept_screen
+from loopt.commands.first_screens import kept_screen, refuse_unknown
 from loopt.errors import InputError, PlanError, not_known
 from loopt.report.screen import printable
 
@@ -93,6 +93,8 @@ def _dispatch(arguments: list[str]) -> int:
         if screen is not None:
             print(screen, end="")
             return 0
+    if not imports:
+        refuse_unknown(words)
     module = importlib.import_module(f"loopt.commands.{command.replace('-', '_')}")
     code: int = module.main(arguments[1:])
     return code

@@ -76,6 +76,18 @@ def test_it_opens_by_itself_and_asks_for_nothing(shown: Shown, tab: Tab) -> None
     assert page.locator(".hopmark").count() == 4
 
 
+def test_what_opens_it_is_painted_before_the_tables_below_are_made(shown: Shown, tab: Tab) -> None:
+    tab.page.add_init_script("""(function look() {
+      if (!document.querySelector(".hopmark")) setTimeout(look, 1);
+      else requestAnimationFrame(() => { window.rowsAtFirst = document.querySelectorAll("#grid tr").length; });
+    })()""")
+    page = tab.open(shown.file)
+    assert page.evaluate("rowsAtFirst") == 0
+    assert page.locator("#grid tr").count() > 4
+    for table in ("sides", "probes", "matrices", "change", "orbit"):
+        assert page.locator(f"#{table} > *").count() > 0
+
+
 def test_every_answer_on_it_is_that_of_thoughts_and_every_verdict_the_solvers(shown: Shown, tab: Tab) -> None:
     page = tab.open(shown.file)
     ((_, tokens),) = draw_examples(task(), 0, 1)

@@ -55,10 +55,10 @@ def test_a_task_without_a_preset_trains(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("options", "warmup", "told"),
     [
-        ("--steps 5", 0, "warm-up: 0 of 5 steps, as 100 of 600 before; --optim.warmup-steps sets it\n"),
-        ("--steps=50", 8, "warm-up: 8 of 50 steps, as 100 of 600 before; --optim.warmup-steps sets it\n"),
-        ("--steps 50 --optim.warmup_steps 7", 7, ""),
-        ("--steps 120", 100, ""),
+        ("--steps 5", 0, "warm-up: 0 of 5 steps, as 30 of 400 before; --optim.warmup-steps sets it\n"),
+        ("--steps=20", 1, "warm-up: 1 of 20 steps, as 30 of 400 before; --optim.warmup-steps sets it\n"),
+        ("--steps 20 --optim.warmup_steps 7", 7, ""),
+        ("--steps 120", 30, ""),
     ],
 )
 def test_a_short_trial_has_a_short_warmup_and_says_so(

@@ -1,4 +1,5 @@
-"""What every command prints for --help, kept as text: it comes at once, while the commands import torch for seconds.
+"""What every command prints for --help, kept as text: it comes at once, while the commands import torch for seconds. So
+does what was probably meant by a name that there is none of.
 
 `make screens` writes first_screens.txt anew from the commands themselves.
 """
@@ -9,14 +10,29 @@ import contextlib
 import importlib
 import io
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
+
+from loopt.errors import not_known
 
 FILE = Path(__file__).with_suffix(".txt")
 MARK = "=== loopt "
-
-
 OPTIONS = "options:"
+
+CHOICES = {
+    "reproduce": "experiment",
+    "train": "preset",
+    "runs": "runs command",
+    "tasks": "tasks command",
+    "tasks show": "task",
+    "tasks audit": "task",
+    "data": "data command",
+    "analyze": "analysis",
+    "prove": "theorem",
+}
+"""What the word after a command's names; every one that is allowed has a kept screen."""
 
 
 def kept_screen(words: str) -> str | None:
@@ -28,6 +44,22 @@ def kept_screen(words: str) -> str | None:
 def kept_options() -> dict[str, list[str]]:
     """Returns the names of all options of every command."""
     return {words: text.partition("\n")[0].removeprefix(OPTIONS).split() for words, text in _kept().items()}
+
+
+def refuse_unknown(words: Sequence[str]) -> None:
+    """Raises what a command would say of a name that there is none of, such as "train phop-cpuu". Where there may
+    be tasks of the user's own, registered in this process or by an installed package, it is for the command to say."""
+    if "loopt.tasks" in sys.modules:
+        return
+    kept = _kept()
+    for n in range(1, len(words)):
+        before = " ".join(words[:n])
+        if before not in CHOICES:
+            return
+        below = [one.removeprefix(f"{before} ") for one in kept if one.startswith(f"{before} ")]
+        allowed = [one for one in below if " " not in one]
+        if words[n] not in allowed and not entry_points(group="loopt.tasks"):
+            raise not_known(CHOICES[before], words[n], allowed)
 
 
 def _kept() -> dict[str, str]:
@@ -66,7 +98,7 @@ def commands() -> Iterator[str]:
         ],
         "data": ["prepare", "tokenizer", "show"],
         "analyze": list(analyses),
-        "prove": ["group-composition", "simulation", "phop", "cot", "all"],
+        "prove": ["group-composition", "simulation", "phop", "cot", "lemmas", "all"],
         "runs": ["list", "compare", "clean"],
     }
     for command in COMMANDS:

@@ -34,9 +34,9 @@ Train a model. The same command on the same --run resumes it where it was stoppe
 
 `loopt train PRESET --help` lists every setting; for example:
 
-  loopt train phop-cpu --model.plan 2x2 --optim.lr 3e-3 --run runs/two-by-two --time-limit 60
+  loopt train phop-cpu --model.plan 2x2 --optim.lr 1e-2 --run runs/two-by-two --time-limit 60
   loopt train lm-cpu --data examples/persuasion
-  loopt train phop-cpu --optim.name muon --optim.lr 4e-3 --run runs/muon
+  loopt train phop-cpu --optim.name adamw --optim.lr 5e-3 --run runs/adamw
   torchrun --nproc-per-node 8 -m -- loopt train lm-1b --model.plan 4x6 --data data/pile --parallel fsdp
 
 A language model's --data is a directory that `loopt data prepare` made. Files of text will do too: they are prepared
@@ -95,8 +95,8 @@ def _parse(prog: str, default: Options, arguments: list[str]) -> Options:
     data = " --data examples/persuasion" if of_text else ""
     changes = [
         "",
-        " --model.plan 2x2 --optim.lr 3e-3 --run runs/two-by-two --time-limit 60",
-        " --optim.name muon --optim.lr 4e-3 --seed 1 --run runs/muon",
+        " --model.plan 2x2 --optim.lr 1e-2 --run runs/two-by-two --time-limit 60",
+        " --optim.name adamw --optim.lr 3e-3 --seed 1 --run runs/adamw",
     ]
     examples = "\n\n".join(f"{prog}{data}{one}" for one in changes)
     description = (

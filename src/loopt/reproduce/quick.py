@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from importlib import metadata
@@ -21,8 +20,9 @@ from loopt.reproduce.task_measurement import TaskMeasurement
 from loopt.runs import Run, TrainConfig
 from loopt.scoring import exact_match
 from loopt.tasks import IGNORE, Task
-from loopt.training import Outcome, Session, train
+from loopt.training import Outcome, Session
 from loopt.training.progress import Display
+from loopt.training.side_by_side import Training, train_side_by_side
 
 TITLE = "Does one layer, looped, do the work of four?"
 
@@ -43,23 +43,21 @@ def quick(base: TrainConfig, out: Path, session: Session, say: Callable[[str], N
     """Trains ``base``, a looped model, and its two baselines, and writes the page that compares them. Returns an
     Outcome where training was stopped. The session's time limit is for all three together."""
     require_matplotlib()
-    began, time_limit = time.monotonic(), session.time_limit
     looped = base.model.plan
     plans = {"iso_param": looped.iso_param, "looped": looped, "iso_flop": looped.iso_flop}
+    configs = {role: replace(base, model=replace(base.model, plan=plan)) for role, plan in plans.items()}
+    trainings = [Training(one, _directory(out, one), one.model.plan.typography) for one in configs.values()]
+    with Display(session.progress, [base.steps] * len(trainings)) as display:
+        outcomes = train_side_by_side(trainings, session, display)
+    for outcome in outcomes:
+        if outcome and (not outcome.finished or outcome.signal):
+            return outcome
     trained: dict[str, TrainedModel] = {}
-    with Display(session.progress, [base.steps] * len(plans)) as display:
-        for role, plan in plans.items():
-            config = replace(base, model=replace(base.model, plan=plan))
-            directory = _directory(out, config)
-            if time_limit is not None:
-                session = replace(session, time_limit=max(0.0, time_limit - (time.monotonic() - began)))
-            outcome = train(config, directory, session, label=plan.typography, display=display)
-            if not outcome.finished or outcome.signal:
-                return outcome
-            if outcome.reason == "already finished":
-                display.advance(config.steps, trained=False)
-                say(f"{plan.typography}: found in {directory}, {TaskMeasurement().describe_finished(outcome.result)}")
-            trained[role] = _trained_model(plan, outcome.result, Run.load(directory))
+    for role, one, outcome in zip(plans, trainings, outcomes, strict=True):
+        assert outcome is not None  # none was left out, as none was stopped
+        if outcome.reason == "already finished":
+            say(f"{one.label}: found in {one.directory}, {TaskMeasurement().describe_finished(outcome.result)}")
+        trained[role] = _trained_model(plans[role], outcome.result, Run.load(one.directory))
     comparison = Comparison(**trained)
     chance = 1 / (base.source.vocab_size - 1)  # ⊥ is never the answer to a planted instance
     svg, _ = draw_curves(comparison, chance, out)

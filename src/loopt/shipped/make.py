@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from loopt.plan import LoopPlan
-from loopt.runs import Run, TrainConfig
+from loopt.runs import AdamWConfig, Run, TrainConfig
 from loopt.runs.checkpoint import WEIGHTS, name_of
 from loopt.shipped import HERE, PLANS
 from loopt.tasks import PHop
@@ -18,7 +18,8 @@ def config_of(plan: str) -> TrainConfig:
     """Returns how a model is trained. 4 loops are enough for 4 hops only if some loop makes two of them."""
     base = presets.phop_cpu()
     task = PHop(p=(4,), n=32, supervision="every")
-    return replace(base, source=task, model=replace(base.model, plan=LoopPlan.parse(plan)), steps=2000)
+    model, optim = replace(base.model, plan=LoopPlan.parse(plan)), AdamWConfig(lr=5e-3, warmup_steps=100)
+    return replace(base, source=task, model=model, optim=optim, steps=2000)
 
 
 def main(runs: Path = Path("runs/shipped")) -> None:

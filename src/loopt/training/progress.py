@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -46,6 +47,7 @@ class Display:
         self._shown, self._said = shown, set[str]()
         self._runs, self._total = len(steps), sum(steps)
         self._done = self._skipped = 0
+        self._counting = threading.Lock()  # runs may train in threads of their own
         self._began = time.monotonic()
         several = self._runs > 1
         self._all = self.bars.add_task(f"all {self._runs} runs", total=self._total, figures="") if several else None
@@ -75,8 +77,9 @@ class Display:
 
     def advance(self, steps: int, trained: bool = True) -> None:
         """Counts steps for all runs; those that were not ``trained`` now tell nothing about the time left."""
-        self._done += steps
-        self._skipped += 0 if trained else steps
+        with self._counting:
+            self._done += steps
+            self._skipped += 0 if trained else steps
         if self._all is not None:
             self.bars.update(self._all, completed=self._done)
 

@@ -6,7 +6,7 @@ const DATA = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";
 const $ = (id) => document.getElementById(id);
 const view = { example: 0, model: 0, step: 1, position: 0, head: -1, layer: 0 };
-let playing = null, addressing = null;
+let playing = null, addressing = null, opened = false;
 
 function make(space, tag, attributes, children) {
   const node = space ? document.createElementNS(space, tag) : document.createElement(tag);
@@ -81,10 +81,13 @@ function render() {
   $("made").textContent = one.name + ": " + [one.made, one.note].filter(Boolean).join("; ") + ".";
   $("summary").textContent = summary();
   $("story").textContent = story();
-  drawProblem(); drawStrip(); drawGrid(); drawSides(); drawAttention(); drawMovement(); drawProbes();
+  drawProblem(); drawStrip();
+  if (opened) drawBelow();
   clearTimeout(addressing);
   addressing = setTimeout(keepAddress, 100);  // once the slider rests: browsers take few changes of an address a second
 }
+
+function drawBelow() { drawGrid(); drawSides(); drawAttention(); drawMovement(); drawProbes(); }
 
 function keepAddress() {
   const keep = new URLSearchParams(Object.entries(view).map(([k, v]) => [k, String(v)]));
@@ -180,5 +183,11 @@ function start() {
   listExamples();
   if (typed && DATA.serve) { $("typed").value = typed; view.example = 0; think(typed, true); }
   render();
-  document.body.dataset.ready = "yes";
+  // What opens the page is painted before the large tables below it are made.
+  requestAnimationFrame(() => setTimeout(() => {
+    opened = true;
+    drawBelow();
+    watchMatrices();
+    document.body.dataset.ready = "yes";
+  }));
 }

@@ -8,7 +8,11 @@ function attention(which) {
   const key = view.example + "/" + which;
   if (!unpacked.has(key)) {
     const packed = look(which).attention;
-    const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+    const bytes = (text) => {
+      const letters = atob(text), array = new Uint8Array(letters.length);
+      for (let i = 0; i < array.length; i++) array[i] = letters.charCodeAt(i);
+      return array;
+    };
     unpacked.set(key, packed && { k: packed.k, index: new Uint16Array(bytes(packed.index).buffer), weight: bytes(packed.weight) });
   }
   return unpacked.get(key);
@@ -98,10 +102,12 @@ function drawAttention() {
 
 // Pixels are painted while they can be seen.
 let matricesSeen = false;
-new IntersectionObserver((entries) => {
-  matricesSeen = entries[entries.length - 1].isIntersecting;
-  if (matricesSeen) drawAttention();
-}, { rootMargin: "200px" }).observe($("matrices"));
+function watchMatrices() {
+  new IntersectionObserver((entries) => {
+    matricesSeen = entries[entries.length - 1].isIntersecting;
+    if (matricesSeen) drawAttention();
+  }, { rootMargin: "200px" }).observe($("matrices"));
+}
 
 function chart(id, values, name, ends) {
   const w = 300, h = 150, left = 38, bottom = 22, step = stepOf(view.model), one = model();
