@@ -22,7 +22,7 @@ from transformers.generation import GenerationMixin
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from loopt.errors import InputError
-from loopt.hf.decoder_layers import attention_of, check_alike, find_layers, layer_types
+from loopt.hf.decoder_layers import check_alike, find_layers, layer_types, with_places
 from loopt.plan import LoopPlan, Step
 
 Choice = Literal["first", "average"] | Sequence[int]
@@ -46,7 +46,7 @@ class LoopedDecoderConfig(PreTrainedConfig):
         self.running_plan  # noqa: B018 (refuses a plan that cannot be)
         super().__post_init__(**kwargs)
         if isinstance(self.text_config, PreTrainedConfig):
-            self.tie_word_embeddings = self.text_config.tie_word_embeddings
+            self.tie_word_embeddings = getattr(self.text_config, "tie_word_embeddings", False)
 
     @property
     def running_plan(self) -> LoopPlan:
@@ -74,7 +74,7 @@ class DecoderStep(nn.Module):
 
     def __init__(self, layer: nn.Module, slot: int, loop: int, damping: Damping | None) -> None:
         super().__init__()
-        self._shared = (layer, damping)  # in a tuple, and so not registered again
+        self._shared = (layer, damping, with_places(layer))  # in a tuple, and so not registered again
         self.slot, self.loop = slot, loop
 
     def __getattr__(self, name: str) -> Any:
@@ -85,8 +85,8 @@ class DecoderStep(nn.Module):
             return getattr(self.__dict__["_shared"][0], name)
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        layer, damping = self._shared
-        for module in attention_of(layer):
+        layer, damping, places = self._shared
+        for module in places:
             module.layer_idx = self.slot  # type: ignore[assignment]
         found = layer(hidden_states, *args, **kwargs)
         if self.loop == 0 or damping is None:
@@ -152,6 +152,10 @@ class LoopedDecoder(PreTrainedModel, GenerationMixin):
 
     def get_output_embeddings(self) -> nn.Module:
         return self.decoder.get_output_embeddings()
+
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns what the decoder makes of a step's inputs: some make masks or positions in a way of their own."""
+        return self.decoder.prepare_inputs_for_generation(*args, **kwargs)
 
     def forward(
         self,
