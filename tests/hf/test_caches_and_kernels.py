@@ -76,6 +76,20 @@ def test_every_cache_on_a_gpu_generates_what_none_does(cache: str, beams: int, k
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("device", DEVICES)
+def test_continuous_batches_generate_what_each_row_does_alone(device: str, kind: str) -> None:
+    """Transformers' own way of serving: requests come and go, and share a paged cache."""
+    model, rows = looped(kind, device), [some_ids(device, 1, length) for length in (24, 5, 11)]
+    alone = [model.generate(row, **SETTINGS)[0, row.shape[1] :].tolist() for row in rows]
+    settings = tf.GenerationConfig(max_new_tokens=8, do_sample=False, pad_token_id=0, eos_token_id=-1)
+    small = tf.ContinuousBatchingConfig(num_blocks=4, max_batch_tokens=32)
+    found = model.generate_batch(
+        [row[0].tolist() for row in rows], generation_config=settings, continuous_batching_config=small
+    )
+    assert [list(one.generated_tokens) for one in found.values()] == alone
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("device", DEVICES)
 @torch.no_grad()
 def test_the_flash_kernel_says_what_plain_attention_says(device: str, kind: str) -> None:
     exact_model, model, ids = looped(kind, device), looped(kind, device, torch.bfloat16), some_ids(device)

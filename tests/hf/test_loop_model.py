@@ -55,6 +55,15 @@ FAMILIES: dict[str, tf.PreTrainedConfig] = {
     "gemma2": tf.Gemma2Config(**WINDOWED),
     "gemma3": tf.Gemma3TextConfig(**WINDOWED),
     "deepseek_v3": tf.DeepseekV3Config(**SIZES, num_key_value_heads=2, **EXPERTS, first_k_dense_replace=0),
+    "deepseek_v32": tf.DeepseekV32Config(
+        **SIZES,
+        num_key_value_heads=2,
+        **EXPERTS,
+        mlp_layer_types=["sparse"] * 4,
+        index_n_heads=2,
+        index_head_dim=8,
+        index_topk=64,  # with fewer, it does not generate the same with a cache and without, unlooped either
+    ),
     "bloom": tf.BloomConfig(n_layer=4, hidden_size=16, n_head=2, vocab_size=19),
     "mpt": tf.MptConfig(n_layers=4, d_model=16, n_heads=2, vocab_size=19, max_seq_len=64),
     "codegen": tf.CodeGenConfig(
@@ -167,6 +176,20 @@ def test_what_cannot_be_is_refused_with_what_was_looked_for() -> None:
     )
     with pytest.raises(InputError, match=r"GPTNeoForCausalLM: .* layer_idx, .*; not all layers of h are like that"):
         loop_model(counts_otherwise, "1x2")
+    two_counts = tf.ProphetNetForCausalLM(
+        tf.ProphetNetConfig(hidden_size=8, num_decoder_layers=2, num_decoder_attention_heads=2, decoder_ffn_dim=8)
+    )
+    with pytest.raises(InputError, match=r"ProphetNetForCausalLM: cannot be looped; .*num_hidden_layers"):
+        loop_model(two_counts, "2x2")
+    convolutions = tf.Lfm2ForCausalLM(
+        tf.Lfm2Config(**SIZES, num_key_value_heads=1, layer_types=["conv", "full_attention"] * 2, block_multiple_of=8)
+    )
+    states = tf.FalconH1ForCausalLM(
+        tf.FalconH1Config(**GROUPED, mamba_d_ssm=16, mamba_n_heads=2, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=4)
+    )
+    for mixed in (convolutions, states):
+        with pytest.raises(InputError, match=r"no state-space module, .* not all layers of layers are like that"):
+            loop_model(mixed, "2x2")
     with pytest.raises(InputError, match="different kinds of attention"):
         loop_model(decoder("gemma2"), "1x4", layers="average")
     without_rope = tf.SmolLM3ForCausalLM(tf.SmolLM3Config(**GROUPED, pad_token_id=0, no_rope_layers=[1, 1, 1, 0]))

@@ -26,25 +26,31 @@ def find_layers(model: PreTrainedModel) -> tuple[nn.Module, str]:
     for path, holder in base.named_modules():
         for name, child in holder.named_children():
             if isinstance(child, nn.ModuleList) and len(child) == count:
-                if all(_has_attention(layer) for layer in child):
+                if all(_mixes_by_attention(layer) for layer in child):
                     return holder, name
                 unlike.append(f"{path}.{name}".lstrip("."))
     found = f"not all layers of {', '.join(unlike)} are like that" if unlike else "there is none of that length"
     raise InputError(
         f"{type(model).__name__}: cannot be looped; looked for an nn.ModuleList of num_hidden_layers={count} layers, "
-        "each with attention that is given a cache and has its place in it, layer_idx, as GPT-2, Llama, Qwen, Gemma "
-        f"and Mistral have; {found}"
+        "each with attention that is given a cache and has its place in it, layer_idx, and with no state-space module, "
+        f"as GPT-2, Llama, Qwen, Gemma and Mistral have; {found}"
     )
 
 
-def _has_attention(layer: nn.Module) -> bool:
-    return any(hasattr(one, "is_causal") or _takes(one, KEYS_AND_VALUES) for one in with_places(layer))
+def _mixes_by_attention(layer: nn.Module) -> bool:
+    attends = any(hasattr(one, "is_causal") or _has_heads(one) for one in with_places(layer))
+    return attends and not any(_takes(one, STATES) for one in layer.modules() if one is not layer)
+
+
+def _has_heads(module: nn.Module) -> bool:
+    """Tells attention that does not say whether it is causal from convolutions, which keep what they read, too."""
+    return any("head" in name for name in vars(module))
 
 
 def with_places(layer: nn.Module) -> list[nn.Module]:
-    """Returns the modules of a layer that have a place in the cache: attention, and what keeps states there."""
+    """Returns the modules of a layer that have a place in the cache: attention, and what goes with it."""
     modules = [one for one in layer.modules() if one is not layer and isinstance(getattr(one, "layer_idx", None), int)]
-    return [one for one in modules if hasattr(one, "is_causal") or _takes(one, KEYS_AND_VALUES | STATES)]
+    return [one for one in modules if hasattr(one, "is_causal") or _takes(one, KEYS_AND_VALUES)]
 
 
 def _takes(module: nn.Module, names: set[str]) -> bool:
@@ -86,5 +92,5 @@ def matrices_by_layer(model: PreTrainedModel) -> list[dict[str, Tensor]]:
 
 def layer_types(config: PreTrainedConfig, count: int) -> list[str] | None:
     """Returns the kind of attention of each layer, where a config tells them apart."""
-    types = vars(config).get(config.attribute_map.get("layer_types", "layer_types"))  # not where it follows from others
+    types = getattr(config, "layer_types", None)
     return list(types[:count]) if types else None

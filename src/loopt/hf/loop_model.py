@@ -201,7 +201,10 @@ def loop_model(
             if len({types[i] for i in group}) > 1:
                 raise InputError(f"layers={layers}: layers {group} have different kinds of attention")
         text.layer_types = [types[chosen[step.layer][0]] for step in plan.steps]
-    text.num_hidden_layers = plan.depth
+    try:
+        text.num_hidden_layers = plan.depth
+    except NotImplementedError as error:  # of those that have an encoder, too
+        raise InputError(f"{type(model).__name__}: cannot be looped; {error}") from None
     looped = LoopedDecoder(LoopedDecoderConfig(text_config=text, plan=str(plan), damping=damping))
     for number, group in enumerate(chosen):
         for i in group:
