@@ -198,6 +198,9 @@ def test_what_cannot_be_is_refused_with_what_was_looked_for() -> None:
     dense_first = tf.DeepseekV3ForCausalLM(tf.DeepseekV3Config(**SIZES, **EXPERTS, first_k_dense_replace=2))
     with pytest.raises(InputError, match=r"layer 3 cannot be .* they differ in mlp, DeepseekV3MoE and DeepseekV3MLP"):
         loop_model(dense_first, "2x2", layers=[3, 1])
+    sizes_by_place = tf.Gemma4UnifiedForCausalLM(tf.Gemma4UnifiedTextConfig(**SIZES, num_key_value_heads=2, head_dim=8))
+    with pytest.raises(InputError, match=r"(per_layer_config goes by a layer's place|they differ in .*store_full)"):
+        loop_model(sizes_by_place, "2x2")
     by_layer = tf.Gemma4ForCausalLM(tf.Gemma4TextConfig(**SIZES, head_dim=8, hidden_size_per_layer_input=4))
     with pytest.raises(
         InputError,

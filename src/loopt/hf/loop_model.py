@@ -215,6 +215,8 @@ def loop_model(
     for weight in sorted(weights.keys() | expected.keys()):
         if weight not in weights or weight not in expected or weights[weight].shape != expected[weight].shape:
             raise InputError(f"{type(model).__name__}: cannot be looped; {weight} goes by how many layers there are")
+    if model.config.is_heterogeneous:
+        raise InputError(f"{type(model).__name__}: cannot be looped; its per_layer_config goes by a layer's place")
     looped.decoder.load_state_dict(weights)
     looped.generation_config = copy.deepcopy(model.generation_config)
     return looped.to(model.device).train(model.training)
