@@ -31,6 +31,18 @@ SIZES: dict[str, Any] = {
 }
 GROUPED = SIZES | {"num_key_value_heads": 1}
 WINDOWED = GROUPED | {"head_dim": 8, "sliding_window": 4}
+EXPERTS: dict[str, Any] = {
+    "moe_intermediate_size": 8,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+    "q_lora_rank": 8,
+    "kv_lora_rank": 8,
+    "qk_rope_head_dim": 4,
+    "qk_nope_head_dim": 4,
+    "v_head_dim": 8,
+}
 FAMILIES: dict[str, tf.PreTrainedConfig] = {
     "gpt2": tf.GPT2Config(
         n_layer=4, n_embd=16, n_head=2, vocab_size=19, n_positions=64, bos_token_id=0, eos_token_id=0
@@ -42,6 +54,22 @@ FAMILIES: dict[str, tf.PreTrainedConfig] = {
     "gemma": tf.GemmaConfig(**GROUPED, head_dim=8),
     "gemma2": tf.Gemma2Config(**WINDOWED),
     "gemma3": tf.Gemma3TextConfig(**WINDOWED),
+    "deepseek_v3": tf.DeepseekV3Config(**SIZES, num_key_value_heads=2, **EXPERTS, first_k_dense_replace=0),
+    "deepseek_v32": tf.DeepseekV32Config(
+        **SIZES,
+        num_key_value_heads=2,
+        **EXPERTS,
+        mlp_layer_types=["sparse"] * 4,
+        index_n_heads=2,
+        index_head_dim=8,
+        index_topk=64,  # with fewer, it does not generate the same with a cache and without, unlooped either
+    ),
+    "bloom": tf.BloomConfig(n_layer=4, hidden_size=16, n_head=2, vocab_size=19),
+    "mpt": tf.MptConfig(n_layers=4, d_model=16, n_heads=2, vocab_size=19, max_seq_len=64),
+    "codegen": tf.CodeGenConfig(
+        n_layer=4, n_embd=16, n_head=4, rotary_dim=4, vocab_size=19, n_positions=64, bos_token_id=0, eos_token_id=0
+    ),
+    "xglm": tf.XGLMConfig(num_layers=4, d_model=16, attention_heads=2, ffn_dim=24, vocab_size=19),
 }
 SETTINGS: dict[str, Any] = {"max_new_tokens": 8, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
 
@@ -143,11 +171,36 @@ def test_what_cannot_be_is_refused_with_what_was_looked_for() -> None:
     other = tf.MambaForCausalLM(tf.MambaConfig(hidden_size=8, num_hidden_layers=2, vocab_size=9, state_size=4))
     with pytest.raises(InputError, match=r"MambaForCausalLM: cannot be looped; looked for an nn\.ModuleList"):
         loop_model(other, "1x2")
+    counts_otherwise = tf.GPTNeoForCausalLM(
+        tf.GPTNeoConfig(hidden_size=8, num_layers=2, num_heads=2, attention_types=[[["global"], 2]], vocab_size=9)
+    )
+    with pytest.raises(InputError, match=r"GPTNeoForCausalLM: .* layer_idx, .*; not all layers of h are like that"):
+        loop_model(counts_otherwise, "1x2")
+    two_counts = tf.ProphetNetForCausalLM(
+        tf.ProphetNetConfig(hidden_size=8, num_decoder_layers=2, num_decoder_attention_heads=2, decoder_ffn_dim=8)
+    )
+    with pytest.raises(InputError, match=r"ProphetNetForCausalLM: cannot be looped; .*num_hidden_layers"):
+        loop_model(two_counts, "2x2")
+    convolutions = tf.Lfm2ForCausalLM(
+        tf.Lfm2Config(**SIZES, num_key_value_heads=1, layer_types=["conv", "full_attention"] * 2, block_multiple_of=8)
+    )
+    states = tf.FalconH1ForCausalLM(
+        tf.FalconH1Config(**GROUPED, mamba_d_ssm=16, mamba_n_heads=2, mamba_d_head=8, mamba_n_groups=1, mamba_d_state=4)
+    )
+    for mixed in (convolutions, states):
+        with pytest.raises(InputError, match=r"no state-space module, .* not all layers of layers are like that"):
+            loop_model(mixed, "2x2")
     with pytest.raises(InputError, match="different kinds of attention"):
         loop_model(decoder("gemma2"), "1x4", layers="average")
     without_rope = tf.SmolLM3ForCausalLM(tf.SmolLM3Config(**GROUPED, pad_token_id=0, no_rope_layers=[1, 1, 1, 0]))
     with pytest.raises(InputError, match=r"layer 3 cannot be layer 0 .* they differ in self_attn.use_rope, 0 and 1"):
         loop_model(without_rope, "2x2", layers=[3, 1])
+    dense_first = tf.DeepseekV3ForCausalLM(tf.DeepseekV3Config(**SIZES, **EXPERTS, first_k_dense_replace=2))
+    with pytest.raises(InputError, match=r"layer 3 cannot be .* they differ in mlp, DeepseekV3MoE and DeepseekV3MLP"):
+        loop_model(dense_first, "2x2", layers=[3, 1])
+    sizes_by_place = tf.Gemma4UnifiedForCausalLM(tf.Gemma4UnifiedTextConfig(**SIZES, num_key_value_heads=2, head_dim=8))
+    with pytest.raises(InputError, match=r"(per_layer_config goes by a layer's place|they differ in .*store_full)"):
+        loop_model(sizes_by_place, "2x2")
     by_layer = tf.Gemma4ForCausalLM(tf.Gemma4TextConfig(**SIZES, head_dim=8, hidden_size_per_layer_input=4))
     with pytest.raises(
         InputError,
@@ -156,7 +209,7 @@ def test_what_cannot_be_is_refused_with_what_was_looked_for() -> None:
         loop_model(by_layer, "2x5", layers=[0, 1])
 
 
-@pytest.mark.parametrize("family", ["gpt2", "gemma3"])
+@pytest.mark.parametrize("family", ["gpt2", "gemma3", "bloom"])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("beams", [1, 2])
 @torch.no_grad()

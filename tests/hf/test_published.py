@@ -11,6 +11,7 @@ import torch
 
 pytest.importorskip("transformers")
 
+import tokenizers
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -82,6 +83,28 @@ def test_the_command_makes_a_run_of_it(tmp_path: Path) -> None:
     assert run_command("import", str(folder), str(tmp_path / "run")) == 0
     ids = torch.tensor([[1, 5, 2, 9]])
     assert torch.equal(loopt.load(tmp_path / "run")(ids), load_looped(folder)(ids))
+
+
+def test_a_run_without_a_tokenizer_says_where_one_goes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ouro").mkdir()
+    run = tmp_path / "run"
+    assert run_command("import", str(ouro_folder(tmp_path / "ouro")), str(run)) == 0
+    generate = ("generate", str(run), "--prompt", "cad", "--max-new-tokens", "2")
+    for command in (generate, ("export", str(run), str(tmp_path / "out"))):
+        assert run_command(*command) == 2
+        told = capsys.readouterr().err
+        assert (
+            f"{run / 'tokenizer.json'}: no such file; copy the tokenizer.json that the model was trained with" in told
+        )
+        assert told.count("\n") == 1
+    letters = tokenizers.models.WordLevel(
+        {letter: number for number, letter in enumerate("abcdefghijk")}, unk_token="a"
+    )
+    tokenizer = tokenizers.Tokenizer(letters)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
+    tokenizer.save(str(run / "tokenizer.json"))
+    assert run_command(*generate) == 0
+    assert run_command("export", str(run), str(tmp_path / "out")) == 0
 
 
 @pytest.mark.parametrize(

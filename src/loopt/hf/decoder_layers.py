@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,25 +12,49 @@ from loopt.errors import InputError
 from loopt.hf.modeling_looped import LoopedForCausalLM, LoopedModel
 from loopt.similarity import layer_groups
 
+OF_NO_MATTER = ("layer_idx", "training", "_is_hf_initialized")
+KEYS_AND_VALUES = {"past_key_values", "layer_past"}
+STATES = {"cache_params"}
+"""What a forward calls its cache: attention keeps keys and values there, a state-space module its states."""
+
 
 def find_layers(model: PreTrainedModel) -> tuple[nn.Module, str]:
     """Returns the module that holds a decoder's layers, and the name of their ModuleList in it."""
     base = model.base_model
     count = base.config.get_text_config(decoder=True).num_hidden_layers
-    for holder in base.modules():
+    unlike = []
+    for path, holder in base.named_modules():
         for name, child in holder.named_children():
-            if isinstance(child, nn.ModuleList) and len(child) == count and all(attention_of(one) for one in child):
-                return holder, name
+            if isinstance(child, nn.ModuleList) and len(child) == count:
+                if all(_mixes_by_attention(layer) for layer in child):
+                    return holder, name
+                unlike.append(f"{path}.{name}".lstrip("."))
+    found = f"not all layers of {', '.join(unlike)} are like that" if unlike else "there is none of that length"
     raise InputError(
         f"{type(model).__name__}: cannot be looped; looked for an nn.ModuleList of num_hidden_layers={count} layers, "
-        "each with a module that has layer_idx and is_causal, as GPT-2, Llama, Qwen, Gemma and Mistral have"
+        "each with attention that is given a cache and has its place in it, layer_idx, and with no state-space module, "
+        f"as GPT-2, Llama, Qwen, Gemma and Mistral have; {found}"
     )
 
 
-def attention_of(layer: nn.Module) -> list[nn.Module]:
-    """Returns the attention modules of a layer, by their place in the cache; state-space layers have one, too."""
-    modules = [module for module in layer.modules() if hasattr(module, "is_causal")]
-    return [module for module in modules if isinstance(getattr(module, "layer_idx", None), int)]
+def _mixes_by_attention(layer: nn.Module) -> bool:
+    attends = any(hasattr(one, "is_causal") or _has_heads(one) for one in with_places(layer))
+    return attends and not any(_takes(one, STATES) for one in layer.modules() if one is not layer)
+
+
+def _has_heads(module: nn.Module) -> bool:
+    """Tells attention that does not say whether it is causal from convolutions, which keep what they read, too."""
+    return any("head" in name for name in vars(module))
+
+
+def with_places(layer: nn.Module) -> list[nn.Module]:
+    """Returns the modules of a layer that have a place in the cache: attention, and what goes with it."""
+    modules = [one for one in layer.modules() if one is not layer and isinstance(getattr(one, "layer_idx", None), int)]
+    return [one for one in modules if hasattr(one, "is_causal") or _takes(one, KEYS_AND_VALUES)]
+
+
+def _takes(module: nn.Module, names: set[str]) -> bool:
+    return not names.isdisjoint(inspect.signature(module.forward).parameters)
 
 
 def check_alike(layer: nn.Module, other: nn.Module, what: str) -> None:
@@ -42,11 +67,12 @@ def check_alike(layer: nn.Module, other: nn.Module, what: str) -> None:
 
 
 def _described(layer: nn.Module) -> dict[str, Any]:
-    """Returns the shapes of a layer's weights, and the plain attributes of its modules."""
+    """Returns the shapes of a layer's weights, and the classes and plain attributes of its modules."""
     found: dict[str, Any] = {name: list(tensor.shape) for name, tensor in layer.state_dict().items()}
     for path, module in layer.named_modules():
+        found[path] = type(module).__name__
         for name, value in vars(module).items():
-            if name not in ("layer_idx", "training") and isinstance(value, bool | int | float | str | None):
+            if name not in OF_NO_MATTER and isinstance(value, bool | int | float | str | None):
                 found[f"{path}.{name}".lstrip(".")] = value
     return found
 

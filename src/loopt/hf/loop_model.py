@@ -22,7 +22,7 @@ from transformers.generation import GenerationMixin
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from loopt.errors import InputError
-from loopt.hf.decoder_layers import attention_of, check_alike, find_layers, layer_types
+from loopt.hf.decoder_layers import check_alike, find_layers, layer_types, with_places
 from loopt.plan import LoopPlan, Step
 
 Choice = Literal["first", "average"] | Sequence[int]
@@ -46,7 +46,7 @@ class LoopedDecoderConfig(PreTrainedConfig):
         self.running_plan  # noqa: B018 (refuses a plan that cannot be)
         super().__post_init__(**kwargs)
         if isinstance(self.text_config, PreTrainedConfig):
-            self.tie_word_embeddings = self.text_config.tie_word_embeddings
+            self.tie_word_embeddings = getattr(self.text_config, "tie_word_embeddings", False)
 
     @property
     def running_plan(self) -> LoopPlan:
@@ -74,7 +74,7 @@ class DecoderStep(nn.Module):
 
     def __init__(self, layer: nn.Module, slot: int, loop: int, damping: Damping | None) -> None:
         super().__init__()
-        self._shared = (layer, damping)  # in a tuple, and so not registered again
+        self._shared = (layer, damping, with_places(layer))  # in a tuple, and so not registered again
         self.slot, self.loop = slot, loop
 
     def __getattr__(self, name: str) -> Any:
@@ -85,8 +85,8 @@ class DecoderStep(nn.Module):
             return getattr(self.__dict__["_shared"][0], name)
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        layer, damping = self._shared
-        for module in attention_of(layer):
+        layer, damping, places = self._shared
+        for module in places:
             module.layer_idx = self.slot  # type: ignore[assignment]
         found = layer(hidden_states, *args, **kwargs)
         if self.loop == 0 or damping is None:
@@ -153,6 +153,10 @@ class LoopedDecoder(PreTrainedModel, GenerationMixin):
     def get_output_embeddings(self) -> nn.Module:
         return self.decoder.get_output_embeddings()
 
+    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns what the decoder makes of a step's inputs: some make masks or positions in a way of their own."""
+        return self.decoder.prepare_inputs_for_generation(*args, **kwargs)
+
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -197,7 +201,10 @@ def loop_model(
             if len({types[i] for i in group}) > 1:
                 raise InputError(f"layers={layers}: layers {group} have different kinds of attention")
         text.layer_types = [types[chosen[step.layer][0]] for step in plan.steps]
-    text.num_hidden_layers = plan.depth
+    try:
+        text.num_hidden_layers = plan.depth
+    except NotImplementedError as error:  # of those that have an encoder, too
+        raise InputError(f"{type(model).__name__}: cannot be looped; {error}") from None
     looped = LoopedDecoder(LoopedDecoderConfig(text_config=text, plan=str(plan), damping=damping))
     for number, group in enumerate(chosen):
         for i in group:
@@ -208,6 +215,8 @@ def loop_model(
     for weight in sorted(weights.keys() | expected.keys()):
         if weight not in weights or weight not in expected or weights[weight].shape != expected[weight].shape:
             raise InputError(f"{type(model).__name__}: cannot be looped; {weight} goes by how many layers there are")
+    if model.config.is_heterogeneous:
+        raise InputError(f"{type(model).__name__}: cannot be looped; its per_layer_config goes by a layer's place")
     looped.decoder.load_state_dict(weights)
     looped.generation_config = copy.deepcopy(model.generation_config)
     return looped.to(model.device).train(model.training)

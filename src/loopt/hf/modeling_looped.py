@@ -52,12 +52,12 @@ class AttentionSlot(nn.Module):
         self.head_dim = config.head_dim
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Any, cache: Cache | None, **kwargs: Any
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Any, past_key_values: Cache | None, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Mixes values, queries [B, H, T, E] against keys [B, K, S, E], to [B, T, H, E]; with the weights [B, H, T, S]
-        where the attention function returns them."""
-        if cache is not None:
-            k, v = cache.update(k, v, self.layer_idx)
+        where the attention function returns them. Paged attention has its own cache among ``kwargs``."""
+        if past_key_values is not None:
+            k, v = past_key_values.update(k, v, self.layer_idx)
         interface: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention
         )

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from loopt.runs import Run
 from loopt.tasks.base import Task
 from loopt.text.source import Text
+from loopt.text.tokenizer import TokenizerFile
 
 FILE = "tokenizer.json"
 
@@ -24,6 +25,7 @@ def tokenizer_of(run: Run, max_len: int) -> PreTrainedTokenizerFast | None:
         if source.end_of_document:
             end = source.end_of_document
             settings |= {"bos_token": end, "eos_token": end, "pad_token": end}
+        TokenizerFile.of_run(run.directory / FILE)
         return PreTrainedTokenizerFast(tokenizer_file=str(run.directory / FILE), **settings)
     if isinstance(source, Task):
         return PreTrainedTokenizerFast(tokenizer_object=_word_tokenizer(source), **settings)

@@ -43,6 +43,13 @@ class TokenizerFile:
         found.vocab_size  # noqa: B018 (an invalid file fails now)
         return found
 
+    @classmethod
+    def of_run(cls, path: Path) -> TokenizerFile:
+        """Returns the tokenizer of a run, at its path; one that was imported without has none."""
+        if not path.exists():
+            raise InputError(f"{path}: no such file; copy the {_FILE} that the model was trained with to this place")
+        return cls.find(str(path))
+
     @property
     def sha256(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()
@@ -106,7 +113,7 @@ class TokenizerCodec(Codec):
 
     @cached_property
     def _file(self) -> TokenizerFile:
-        return TokenizerFile.find(str(self._path))
+        return TokenizerFile.of_run(self._path)
 
     @property
     def vocab_size(self) -> int:
