@@ -190,7 +190,11 @@ def test_ones_own_transformer(tmp_path: Path, capsys: Captured) -> None:
     assert next(check["what"] for check in json.loads(capsys.readouterr().out)["checks"]) == "own: weights and switches"
     assert run("cot", "--run", "mine", "--n", "3", "--m", "4", "--json") == 0
     told = json.loads(capsys.readouterr().out)
-    assert {check["scope"] for check in told["checks"]} == {"every input, 27", "every input"}
+    assert {check["scope"] for check in told["checks"]} == {
+        "every input, 27",
+        "every input with that gap",
+        "every input without ties",
+    }
     assert run("cot", "--run", "mine", "--n", "3", "--m", "5") == 2
     assert "n+m=8: allowed is up to 7, the positions of θ" in capsys.readouterr().err
 

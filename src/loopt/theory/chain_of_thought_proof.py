@@ -46,7 +46,7 @@ from loopt.theory.examples import (
 )
 from loopt.theory.formal import FormalTransformer
 from loopt.theory.gates import signed_binary
-from loopt.theory.precision import attention_maps, weight_outside
+from loopt.theory.precision import FixedPoint, attention_maps, weight_outside
 from loopt.theory.proof import AttentionMaps, Check, Proof, Size, Tally, Trace
 from loopt.theory.thresholds import bisect
 
@@ -280,14 +280,15 @@ def _check_composing(case: Case, change: Control, name: str) -> Check:
 
 
 def _check_weights(cases: list[Case], s: int | None, change: Control) -> Check:
-    """Certifies θ within the looped transformer, and the two heads more; in F_s with θ's weights rounded."""
+    """Certifies the looped transformer for every input; in F_s with θ's weights rounded, where any lead is enough."""
     tally = Tally()
     for case in cases:
         theta = case.theta if s is None else rounded(case.theta, s)
         looped = change(build_looped(theta, case.n, case.m, case.constants if s is None else Constants.of(s)))
-        tally.add(certify(theta, looped, case.n, case.m, s))
-    where = "over the reals" if s is None else f"in F_{s}"
-    return tally.check(f"θ's weights, and attention of the two layers more, {where}", "every input", "weights, rows")
+        tally.add(certify(theta, looped, case.n, case.m, case.gap if s is None else FixedPoint(s).step, s))
+    if s is None:
+        return tally.check("all layers, over the reals", "every input with that gap", "weights and rows")
+    return tally.check(f"all layers, in F_{s}", "every input without ties", "weights, rows, values")
 
 
 def _check_in_precision(case: Case, s: int, change: Control) -> Check:
