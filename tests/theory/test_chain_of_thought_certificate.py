@@ -163,16 +163,18 @@ def test_units_that_cancel_are_noticed(s: int | None) -> None:
 
 @both
 @pytest.mark.parametrize("place", [-2, -1])
-def test_each_hidden_unit_taken_away_or_read_twice_is_noticed(place: int, s: int | None) -> None:
+def test_each_hidden_unit_taken_away_negated_or_there_twice_is_noticed(place: int, s: int | None) -> None:
     theta, built, lead = setting(s)
     layer = built.layers[place]
     units = len(layer.b1)
     for unit in range(units):
         others = torch.arange(units) != unit
         fewer = with_parts(built, place, W1=layer.W1[others], b1=layer.b1[others], W2=layer.W2[:, others])
-        silent = with_parts(built, place, W2=torch.where(others, layer.W2, 0.0))
+        silent, negated = (
+            with_parts(built, place, W2=torch.where(others, 1.0, sign) * layer.W2) for sign in (0.0, -1.0)
+        )
         twice = change_layer(built, place, with_units(*parts_of(layer, unit)))
-        for damaged in (fewer, silent, twice):
+        for damaged in (fewer, silent, negated, twice):
             assert certify(theta, damaged, N, M, lead, s).wrong > 0, unit
 
 

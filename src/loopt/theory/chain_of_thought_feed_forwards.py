@@ -23,10 +23,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from loopt.theory.formal import FormalLayer, FormalTransformer, Space, zeros
+from loopt.theory.formal import FormalLayer, FormalTransformer, Space
 from loopt.theory.gates import signed_binary
 from loopt.theory.precision import Arithmetic, FixedPoint
 from loopt.theory.proof import Tally
+
+ROWS = 4096
+"""How many values run together."""
 
 
 def certify_ranking(
@@ -132,17 +135,21 @@ class _Piece:
     ) -> None:
         self.tally, self.F, self.layer, self.units, self.reads, self.what = tally, F, layer, units, reads, what
         self.one, self.M = space.unit("one"), space.unit("M")
-        self.written = (layer.W2[:, units] != 0).any(1)  # [size]
 
     def adds(self, mask: float, values: Tensor, wanted: Tensor, by_value: bool = False) -> None:
         """Counts for each value of the coordinate whether the units add ``wanted`` [size], times the value or not, and
         nothing cancels."""
-        what, factor = f"{self.what}, M={mask:.0f}", values.double()[:, None] if by_value else 1.0
-        found, without_signs = (_run(self.F, *self._written(sign), self.states(mask, values)) for sign in (1, 0))
-        right = (factor * wanted[self.written]).expand_as(found)
-        self.tally.equal(f"{what}, by value", found, right)
-        self.tally.equal(f"{what}: nothing cancels", without_signs, right.abs())
-        self.tally.holds(f"{what}: what is not written", not bool(wanted[~self.written].any()))
+        what, W2 = f"{self.what}, M={mask:.0f}", self.layer.W2[:, self.units]
+        for some in values.double().split(ROWS):
+            hidden = _hidden(self.F, self.layer, self.units, self.states(mask, some))
+            written = (W2[:, (hidden != 0).any(0)] != 0).any(1)  # [size]
+            factor = some if by_value else torch.ones_like(some)
+            right = factor[:, None] * wanted[written]
+            self.tally.equal(f"{what}, value {some[0]:g} and on", self.F.matmul(hidden, W2[written].T), right)
+            without_signs = self.F.matmul(hidden, W2[written].abs().T)
+            self.tally.equal(f"{what}, value {some[0]:g} and on: nothing cancels", without_signs, right.abs())
+            missing = bool(wanted[~written].any()) and bool(factor.any())
+            self.tally.holds(f"{what}, value {some[0]:g} and on: what is not written", not missing)
 
     def straight(self, mask: float, *intervals: tuple[float, float]) -> None:
         """Counts whether no unit bends inside the intervals."""
@@ -153,12 +160,7 @@ class _Piece:
             self.tally.holds(f"{self.what}, M={mask:.0f}: units bend", (bend <= low) | (bend >= high))
 
     def states(self, mask: float, values: Tensor) -> Tensor:
-        return self.one + mask * self.M + values.double()[:, None] * self.reads
-
-    def _written(self, signed: int) -> tuple[FormalLayer, Tensor]:
-        """Returns the layer with the rows of W2 that the units write, or their absolute values."""
-        W2 = self.layer.W2[self.written]
-        return FormalLayer((), self.layer.W1, self.layer.b1, W2 if signed else W2.abs(), zeros(len(W2))), self.units
+        return self.one + mask * self.M + values[:, None] * self.reads
 
 
 def _reads(layer: FormalLayer, space: Space, *names: str) -> Tensor:
@@ -169,8 +171,11 @@ def _reads(layer: FormalLayer, space: Space, *names: str) -> Tensor:
 
 def _run(F: Arithmetic, layer: FormalLayer, units: Tensor, states: Tensor) -> Tensor:
     """Returns what these units add, without b2: [cases, size] -> [cases, size]."""
-    hidden = F.add(F.matmul(states, layer.W1[units].T), layer.b1[units]).relu()
-    return F.matmul(hidden, layer.W2[:, units].T)
+    return F.matmul(_hidden(F, layer, units, states), layer.W2[:, units].T)
+
+
+def _hidden(F: Arithmetic, layer: FormalLayer, units: Tensor, states: Tensor) -> Tensor:
+    return F.add(F.matmul(states, layer.W1[units].T), layer.b1[units]).relu()
 
 
 def _count(space: Space, number: int) -> Tensor:
