@@ -77,7 +77,7 @@ class Options:
     """Print what every position holds after each loop, and draw it: PNG files in the directory of --save, or here."""
     save: Path | None = None
     """Directory for the weights, with a subdirectory for each model: config.json and weights.safetensors, which
-    loopt.theory.saved.load reads."""
+    loopt.theory.saved.load reads, and run, for loopt eval, thoughts and train, where the model solves a task."""
     json: bool = False
     """Print one JSON object per theorem in place of tables."""
 
