@@ -30,8 +30,6 @@ IN_F8 = rounded(OWN, 8)
 EXCEPTIONS = {
     # Queries and keys both change their sign.
     "group-composition": {("reals", -1.0, "positions")},
-    # Parts of the counter, which is compared over the reals; tokens do not need it.
-    "cot": {("F_s", 0.0, "layer 3: b2"), ("F_s", 0.0, "layer 3: b1"), ("F_s", -1.0, "layer 3: b1")},
 }
 COMMANDS: dict[str, tuple[str, dict[str, Damage]]] = {
     "group-composition": ("group-composition --group S3 --n 5 --inputs 2", group_composition_proof.BREAKS),

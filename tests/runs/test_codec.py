@@ -20,7 +20,7 @@ from loopt.runs.codec import differences, fingerprint, from_json, to_json
 from loopt.runs.config import RegularizerConfig
 from loopt.runs.loop_counts import LoopCounts
 from loopt.runs.stacking import StackingConfig
-from loopt.tasks import PHop
+from loopt.tasks import AfterStart, PHop
 from loopt.text.source import Text
 
 CONFIG = TrainConfig(
@@ -278,3 +278,22 @@ def test_a_whole_number_for_a_fraction_is_the_same_config() -> None:
 def test_all_differences_are_named() -> None:
     other = replace(CONFIG, steps=99, optim=replace(CONFIG.optim, lr=1.0), source=PHop(p=(1,), n=24, alphabet=4))
     assert differences(CONFIG, other) == {"optim.lr": (0.0003, 1.0), "steps": (100, 99), "source.p": ([1, 2], [1])}
+
+
+def test_a_task_within_a_task_survives_json() -> None:
+    config = replace(CONFIG, source=AfterStart(task=AfterStart.of(PHop(p=(1,), n=9, alphabet=3)), train_examples=5))
+    data = to_json(config)
+    assert (data["source"]["task"]["name"], data["source"]["task"]["task"]["name"]) == ("after_start", "phop")
+    assert from_json(json.loads(json.dumps(data))) == config
+    other = replace(config, source=AfterStart(task=AfterStart.of(PHop(p=(2,), n=9, alphabet=3)), train_examples=5))
+    assert differences(config, other) == {"source.task.task.p": ([1], [2])}
+    assert fingerprint(config) != fingerprint(other)
+    data["source"]["task"]["task"]["name"] = "text"
+    with pytest.raises(ConfigError, match=r"config.source.task.task.name=text: allowed is phop \| "):
+        from_json(data)
+    for depth in (20, 300):
+        nested = data["source"]["task"]
+        for _ in range(depth):
+            nested = {**data["source"], "task": nested}
+        with pytest.raises(ConfigError, match="nested too deep"):
+            from_json({**data, "source": nested})

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from loopt import tasks
 from loopt.errors import InputError
 from loopt.random_bits import Stream, TensorStream
-from loopt.tasks import IGSM, Addition, GroupComposition, PHop, VariableAssignment
+from loopt.tasks import IGSM, Addition, AfterStart, BinaryAddition, GroupComposition, PHop, VariableAssignment
 
 # Every task by default, with labels at every position where it has them, one with padding in front, and problems drawn
 # by another law.
@@ -21,6 +21,7 @@ SAMPLED = [tasks.get(name) for name in tasks.names()]
 SAMPLED += [tasks.get(task.name, supervision="every") for task in SAMPLED if hasattr(task, "supervision")]
 SAMPLED += [Addition(supervision="every", room=32), IGSM(levels=(2, 4)), IGSM(law="even", supervision="every")]
 SAMPLED += [IGSM().difficulties["7 operations"]]
+SAMPLED += [AfterStart.of(PHop(p=(1, 2), n=9)), *(BinaryAddition(form=form) for form in ("chain", "dummies"))]
 # With labels at every position a sampler does all that it does with the last alone, and more.
 TRACED = [task for task in SAMPLED if getattr(task, "supervision", "every") == "every"]
 TRACED += [IGSM(levels=(2, 4)), IGSM().difficulties["7 operations"]]

@@ -15,6 +15,7 @@ from torch import Tensor
 from loopt.errors import InputError
 from loopt.model import LoopedTransformer
 from loopt.plan import LoopPlan
+from loopt.tasks.binary_addition import FIRST_SUM, WORDS
 from loopt.tasks.groups import group
 from loopt.theory import chain_of_thought as cot
 from loopt.theory import chain_of_thought_proof, examples
@@ -131,10 +132,10 @@ def test_every_sum_is_right(bits: int) -> None:
 def test_sums_are_sums() -> None:
     prompts, sums = examples.all_additions(bits=4)
     row = 11 * 2**4 + 6
-    assert [examples.ADDITION_WORDS[token] for token in prompts[row]] == list("1011+0110=")
-    assert [examples.ADDITION_WORDS[token] for token in sums[row]] == ["1c0", "0c1", "0c1", "0c1"]  # 17 is 10001
+    assert [WORDS[token] for token in prompts[row]] == list("1011+0110=")
+    assert [WORDS[token] for token in sums[row]] == ["1c0", "0c1", "0c1", "0c1"]  # 17 is 10001
     for (a, b), answer in zip(((a, b) for a in range(16) for b in range(16)), sums.tolist(), strict=True):
-        totals = [token - examples.FIRST_SUM for token in answer]
+        totals = [token - FIRST_SUM for token in answer]
         assert sum((total % 2) << j for j, total in enumerate(totals)) + ((totals[-1] // 2) << 4) == a + b
 
 

@@ -225,6 +225,11 @@ def test_certificates_say_yes(p: int, n: int) -> None:
     assert certify_counting(build_counting(p, n, s, 3), p, n, s, 3).wrong == 0
 
 
+def test_the_certificate_says_yes_where_two_pointers_have_more_than_a_million_values() -> None:
+    p, n = 2, 720
+    assert certify(build_phop(p, n, 2), p, n, 2).wrong == 0
+
+
 @pytest.mark.parametrize("factor", [0.0, -1.0])
 def test_each_weight_group_counts_in_the_certificates(factor: float) -> None:
     p, n, alphabet = 3, 6, 3

@@ -9,12 +9,13 @@ from typing import Literal
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from loopt import LoopPlan
 from loopt.errors import InputError
+from loopt.theory import precision
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head
 from loopt.theory.precision import MOST_BITS, FixedPoint, forward
 
@@ -159,8 +160,12 @@ def precision_and_matrices(draw: st.DrawFn) -> tuple[int, Tensor, Tensor]:
     return s, torch.tensor(rows, dtype=torch.float64), torch.tensor(columns, dtype=torch.float64).T
 
 
+A_PRODUCT_SATURATES = (2, torch.tensor([[-1.0, 3.0]]).double(), torch.tensor([[3.75], [3.75]]).double())
+
+
 @settings(deadline=None)
 @given(precision_and_matrices())
+@example(A_PRODUCT_SATURATES)
 def test_matrix_product(drawn: tuple[int, Tensor, Tensor]) -> None:
     s, a, b = drawn
     reference = Reference(s)
@@ -184,8 +189,11 @@ def test_softmax(drawn: tuple[int, list[float], list[float]], kind: Literal["pla
 
 
 @pytest.mark.parametrize("kind", ["plain", "shifted"])
-@pytest.mark.parametrize("s", [1, 2, 4, 9])
-def test_a_whole_transformer(s: int, kind: Literal["plain", "shifted"]) -> None:
+@pytest.mark.parametrize(("s", "scores_at_once"), [(1, 100), (2, 100), (4, 100), (9, 100), (4, 1), (4, 16), (4, 24)])
+def test_a_whole_transformer(
+    s: int, kind: Literal["plain", "shifted"], scores_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "_SCORES_AT_ONCE", scores_at_once)  # 4, 1, 2 and 3 rows of 4 at a time
     F, generator = FixedPoint(s), torch.Generator().manual_seed(s)
 
     def some(*shape: int) -> Tensor:

@@ -23,6 +23,7 @@ from loopt.report.screen import printable, screen
 from loopt.runs import Run
 from loopt.shipped import PLANS, load_shipped
 from loopt.tasks import GroupComposition, PHop, Task
+from loopt.tasks.after_start import without_start
 from loopt.text.index import TOKENIZER
 from loopt.theory.phop import build_looped
 
@@ -47,15 +48,17 @@ def gather(options: Options) -> Exploration:
                 f"runs: {other.directory} reads other tokens than {first.directory}; allowed are runs on the same task "
                 "and settings, or with the same tokenizer"
             )
-    task = first.config.source if isinstance(first.config.source, Task) else None
+    task, _ = _read_after_start(first)
     if task is None and options.input is None:
         raise InputError('input: which text? Give some with --input "…"')
     device, subjects = pick_device(options.device), []
     for run in runs:
         model = run.load_model(checkpoint_named(options.checkpoint)).eval().to(device)
         result = run.read_result() or {}
-        subjects.append(Subject(f"{run.directory.name} {model.config.plan.typography}", _scored(result), model))
-    return Exploration([*subjects, *_built(options, task)], task, first.codec)
+        name, (_, start) = f"{run.directory.name} {model.config.plan.typography}", _read_after_start(run)
+        subjects.append(Subject(name, _scored(result), model, start))
+    codec = first.codec if task is None else task.codec(first.directory)
+    return Exploration([*subjects, *_built(options, task)], task, codec)
 
 
 def show(options: Options, arguments: list[str]) -> int:
@@ -132,10 +135,17 @@ def _built(options: Options, task: Task | None) -> list[Subject]:
     return [Subject(name, "built by Corollary 5.3, not trained", model, start=task.alphabet + 1)]
 
 
+def _read_after_start(run: Run) -> tuple[Task | None, int | None]:
+    """Returns the task of a run, or None where it was trained on text, and the token that its model reads first."""
+    source = run.config.source
+    return without_start(source) if isinstance(source, Task) else (None, None)
+
+
 def _vocabulary(run: Run) -> object:
     """Returns what two runs have in common whose models can read the same input."""
-    if isinstance(run.config.source, Task):
-        return replace(run.config.source, train_examples=None, answer_weight=0.0, target_accuracy=None)
+    task, _ = _read_after_start(run)
+    if task is not None:
+        return replace(task, train_examples=None, answer_weight=0.0, target_accuracy=None)
     with explain_os_errors(f"read {run.directory / TOKENIZER}"):
         return (run.directory / TOKENIZER).read_text(encoding="utf-8")
 

@@ -23,6 +23,7 @@ from loopt.report.proofs import comparison_table, proof_record, proof_report, su
 from loopt.report.screen import printable, screen
 from loopt.report.trace_figure import draw_trace
 from loopt.runs import Run
+from loopt.tasks import Task
 from loopt.tasks.phop import PHop
 from loopt.theory import (
     chain_of_thought_proof,
@@ -37,7 +38,7 @@ from loopt.theory.formal import FormalTransformer
 from loopt.theory.growth import panels
 from loopt.theory.learned import compare
 from loopt.theory.proof import Proof
-from loopt.theory.saved import WEIGHTS, load, save, save_as_run
+from loopt.theory.saved import WEIGHTS, config_of_run, load, save, save_as_run
 
 USAGE = """\
 usage: loopt prove group-composition [--group S5] [--n 64] [options]
@@ -76,7 +77,7 @@ class Options:
     """Print what every position holds after each loop, and draw it: PNG files in the directory of --save, or here."""
     save: Path | None = None
     """Directory for the weights, with a subdirectory for each model: config.json and weights.safetensors, which
-    loopt.theory.saved.load reads."""
+    loopt.theory.saved.load reads, and run, for loopt eval, thoughts and train, where the model solves a task."""
     json: bool = False
     """Print one JSON object per theorem in place of tables."""
 
@@ -272,8 +273,9 @@ def _prove(options: Options) -> Proof:
             return phop_proof.prove(p, n, inputs, seed, show, options.control(phop_proof.BREAKS), alphabet)
         case SimulationOptions(run=run):
             own = None if run is None else _own_transformer(run)
+            task = None if run is None else _own_task(run)
             change = options.control(simulation_proof.BREAKS)
-            return simulation_proof.prove(seed=seed, show=show, control=change, own=own)
+            return simulation_proof.prove(seed=seed, show=show, control=change, own=own, task=task)
         case ChainOfThoughtOptions(bits=bits, group=group, run=run, n=n, m=m):
             change = options.control(chain_of_thought_proof.BREAKS)
             if run is not None:
@@ -288,6 +290,12 @@ def _own_transformer(directory: Path) -> FormalTransformer:
     """Returns the weights of a run's best checkpoint, or of a model that --save wrote."""
     saved = (directory / WEIGHTS).exists()
     return FormalTransformer.of(load(directory) if saved else Run.load(directory).load_model("best"))
+
+
+def _own_task(directory: Path) -> Task | None:
+    """Returns the task of a run, or None for what has none: a model that --save wrote, or one of text."""
+    source = None if (directory / WEIGHTS).exists() else Run.load(directory).config.source
+    return source if isinstance(source, Task) else None
 
 
 def _report(name: str, proof: Proof, options: Options) -> None:
@@ -312,7 +320,7 @@ def _report(name: str, proof: Proof, options: Options) -> None:
             if not options.json:
                 print(f"Saved {printable(directory)}")
             if model_name in proof.tasks:
-                save_as_run(model, proof.tasks[model_name], directory / "run")
+                save_as_run(model, config_of_run(model, proof.tasks[model_name]), directory / "run")
                 if not options.json:
                     print(f"and as a run for loopt eval, thoughts and train: {printable(directory / 'run')}")
 

@@ -77,31 +77,33 @@ def main(arguments: list[str]) -> int:
 
 def _print_table(options: Options) -> None:
     models = explorer.gather(options)
-    model, task = models.subjects[0].model, models.task
+    model, start, task = models.subjects[0].model, models.subjects[0].start, models.task
     if options.input is not None or task is None:
         tokens = models.codec.encode(options.input or "")
     else:
         tokens = task.sample(range(options.index, options.index + 1), 0, "test").tokens[0].tolist()
-    longest = model.config.max_len
+    before = [] if start is None else [start]
+    longest = model.config.max_len - len(before)
     if not 1 <= len(tokens) <= longest:
         raise InputError(f"input of {len(tokens)} tokens: allowed are 1 to {longest}, the model's max_len")
     if not -len(tokens) <= options.position < len(tokens):
         raise InputError(f"position={options.position}: allowed is 0 to {len(tokens) - 1}, or -1 for the last")
-    answers = answers_by_loop(model, tokens, options.loops, options.top)
+    answers = answers_by_loop(model, [*before, *tokens], options.loops, options.top)
 
     position = options.position % len(tokens)
+    place = len(before) + position
     label = task.solve(tokens)[position] if task else IGNORE
     right = "" if label == IGNORE else models.word(label)
     title = f"After token {position}, {models.word(tokens[position])!r}, of {len(tokens)}"
     table = Table(title=f"{title}; right is {right!r}" if right else title, title_justify="left")
     table.add_column("loops", justify="right")
-    for place in range(len(answers[0].choices[position])):
-        table.add_column("first choice" if place == 0 else f"choice {place + 1}")
+    for choice in range(len(answers[0].choices[place])):
+        table.add_column("first choice" if choice == 0 else f"choice {choice + 1}")
     table.add_column("entropy, nats", justify="right")
     for answer in answers:
         cells = []
-        for token, probability in zip(answer.choices[position], answer.probabilities[position], strict=True):
+        for token, probability in zip(answer.choices[place], answer.probabilities[place], strict=True):
             word = models.word(token)
             cells.append(Text(f"{word!r} {probability:.1%}", style="green" if right and word == right else ""))
-        table.add_row(str(answer.loops), *cells, f"{answer.entropy[position]:.3f}")
+        table.add_row(str(answer.loops), *cells, f"{answer.entropy[place]:.3f}")
     screen().print(table)

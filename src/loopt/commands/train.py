@@ -16,7 +16,7 @@ from loopt.report.screen import printable
 from loopt.runs import TrainConfig, read_config
 from loopt.runs.optimizers import OPTIMIZERS, with_optimizer
 from loopt.source import Source
-from loopt.tasks import Task
+from loopt.tasks import AfterStart, Task
 from loopt.text.source import VOCABULARY, Text
 from loopt.training import Callback, Outcome, Session, presets, train
 from loopt.training.parallel import Ranks
@@ -116,6 +116,8 @@ def _parse(prog: str, default: Options, arguments: list[str]) -> Options:
 
 def _own_settings(task: Source) -> list[str]:
     """Returns the settings that only tasks of this kind have."""
+    if isinstance(task, AfterStart):
+        return [f"task.{setting}" for setting in _own_settings(task.task)]
     shared = {field.name for field in fields(Task)}
     return [field.name.replace("_", "-") for field in fields(task) if field.name not in shared]  # type: ignore[arg-type]
 

@@ -18,17 +18,23 @@ from loopt.plan import LoopPlan
 from loopt.runs.config import TrainConfig
 from loopt.runs.optimizers import OPTIMIZERS, OptimizerConfig
 from loopt.source import PLACE, Source
+from loopt.tasks import Task
 from loopt.text.source import Text
 
-CHOICES = (Source, OptimizerConfig)
+CHOICES = (Source, Task, OptimizerConfig)
 """Classes with several kinds, of which a config has one; JSON tells which by its name."""
+DEEPEST = 10
+"""How many fields lead to a choice at most: a task may have another in it."""
 IMPORT = "import"
 """Stands beside the name of a task that is not loopt's own: where it was imported from. No part of the run's identity,
 and never imported because a file says so: whoever reads the run imports it, or is told what to import."""
 
 
 def _kinds_of(choice: type) -> dict[str, Any]:
-    return {**tasks.known(), Text.name: Text} if choice is Source else dict(OPTIMIZERS)
+    if choice is OptimizerConfig:
+        return dict(OPTIMIZERS)
+    every_task = {**tasks.known(), **tasks.OF_BUILT_MODELS}
+    return every_task if choice is Task else {**every_task, Text.name: Text}
 
 
 def to_json(config: TrainConfig) -> dict[str, Any]:
@@ -95,6 +101,8 @@ def decode(kind: Any, value: Any, where: str) -> Any:
             first_line, *_ = str(error).splitlines()  # the others point at a character of it
             raise ConfigError(f"{where}: {first_line}") from None
     if kind in CHOICES:
+        if where.count(".") > DEEPEST:
+            raise ConfigError(f"{where}: nested too deep")
         settings = dict(_expect(dict, value, where))
         name = settings.pop("name", None)
         kinds = _kinds_of(kind)

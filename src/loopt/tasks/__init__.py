@@ -8,8 +8,10 @@ from typing import Any
 from loopt.errors import InputError
 from loopt.random_bits import Stream
 from loopt.tasks.addition import Addition
+from loopt.tasks.after_start import AfterStart
 from loopt.tasks.assignment import VariableAssignment
 from loopt.tasks.base import IGNORE, Batch, Task
+from loopt.tasks.binary_addition import BinaryAddition
 from loopt.tasks.examples import check_examples
 from loopt.tasks.group import GroupComposition
 from loopt.tasks.hop_per_loop import HopPerLoop
@@ -20,8 +22,11 @@ from loopt.tasks.registry import import_tasks, known, origin_of, register
 __all__ = [
     "IGNORE",
     "IGSM",
+    "OF_BUILT_MODELS",
     "Addition",
+    "AfterStart",
     "Batch",
+    "BinaryAddition",
     "GroupComposition",
     "HopPerLoop",
     "PHop",
@@ -39,6 +44,9 @@ __all__ = [
 
 for _task in (PHop, HopPerLoop, Addition, GroupComposition, VariableAssignment, IGSM):
     register(_task)
+
+OF_BUILT_MODELS: dict[str, type[Task]] = {task.name: task for task in (AfterStart, BinaryAddition)}
+"""By name, tasks of the runs that ``loopt prove --save`` writes. They have no preset, and are not listed."""
 
 
 def names() -> tuple[str, ...]:

@@ -22,8 +22,8 @@ from loopt.errors import InputError
 from loopt.tasks.base import Task
 
 ENTRY_POINTS = "loopt.tasks"
-OTHER_SOURCES = ("text",)
-"""Names of what a model trains on besides tasks."""
+OTHER_SOURCES = ("text", "after_start", "binary_addition")
+"""Names of what a model trains on besides the tasks that are known here."""
 
 Kind = TypeVar("Kind", bound=type[Task])
 

@@ -1,13 +1,14 @@
-"""Theorem 5.4 for every input, as far as it goes: θ is there unchanged, and the two heads more look where they should.
+"""Theorem 5.4 for every θ and every input on which θ's best logit leads by δ; in F_s, by anything.
 
 What layers 1 to L do to x is θ's own doing if their weights are θ's and touch nothing else. The heads of layers L+1 and
 L+2 see positions alone, so n+m rows of attention settle them for every input and loop. What their feed-forwards make of
-logits is seen by running all prompts (``chain_of_thought_proof``).
+any logits is in ``chain_of_thought_feed_forwards``. So loop t leaves the tokens up to position n+t-1 as they are, and
+makes θ's own at position n+t of its logits at n+t-1.
 
 >>> from loopt.theory.chain_of_thought import build_looped
 >>> from loopt.theory.examples import build_addition
 >>> adder = build_addition(bits=2)
->>> certify(adder, build_looped(adder, n=6, m=2), n=6, m=2).wrong
+>>> certify(adder, build_looped(adder, n=6, m=2), n=6, m=2, lead=1.0).wrong
 0
 """
 
@@ -17,14 +18,18 @@ import torch
 from torch import Tensor
 
 from loopt.theory.certificates import one_hot
-from loopt.theory.chain_of_thought import coordinates
+from loopt.theory.chain_of_thought import bits_for, coordinates
+from loopt.theory.chain_of_thought_feed_forwards import certify_ranking, certify_writing
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head, Space, zeros
+from loopt.theory.gates import signed_binary
 from loopt.theory.precision import arithmetic, weight_outside
 from loopt.theory.proof import Tally
 
 
-def certify(theta: FormalTransformer, built: FormalTransformer, n: int, m: int, s: int | None = None) -> Tally:
-    """Checks what does not depend on an input, over the reals or in F_s."""
+def certify(
+    theta: FormalTransformer, built: FormalTransformer, n: int, m: int, lead: float, s: int | None = None
+) -> Tally:
+    """Checks the construction over the reals or in F_s, for every input on which θ's best logit leads by ``lead``."""
     tally, space = Tally(), coordinates(theta, n, m, "counter")
     order = [step.layer for step in theta.plan.steps]
     loops = len(built.plan.passes)
@@ -34,19 +39,30 @@ def certify(theta: FormalTransformer, built: FormalTransformer, n: int, m: int, 
     tally.holds(outside, not outside)
     if tally.wrong:
         return tally
-    tally.equal("tokens: x", built.tokens[:-1, space["x"]], theta.tokens)
-    tally.equal("tokens: which one", built.tokens[:-1, space["token"]], torch.eye(len(theta.tokens)).double())
-    for name in ("x", "position"):
-        tally.equal(f"positions: {name}", built.positions[:, space[name]], theta.positions[: n + m])
+    _embeddings(tally, theta, built, space, n, m)
     tally.equal("output layer", built.output, torch.cat([space.read("token"), zeros(1, space.size)]))
     for place, (index, layer) in enumerate(zip(order, built.layers, strict=False), start=1):
         _unchanged(tally, f"layer {place}", theta.layers[index], layer, space)
     i = torch.arange(n + m)
     score, x = (space.read(name) for name in ("score", "x"))
     before, itself = built.layers[-2].heads[0], built.layers[-1].heads[0]
-    _looks(tally, "layer L+1", before, (i - 1).clamp(min=0), score.T @ theta.output @ x, built, space, s)
-    _looks(tally, "layer L+2", itself, i, x.T @ space.read("position"), built, space, s)
+    _looks(tally, "layer L+1", before, (i - 1).clamp(min=0), theta.output @ x, score, built, space, s)
+    _looks(tally, "layer L+2", itself, i, space.read("position"), x, built, space, s)
+    F = arithmetic(s)
+    certify_ranking(tally, F, built, space, n, m, lead)
+    certify_writing(tally, F, theta.tokens, built, space, n, m)
     return tally
+
+
+def _embeddings(tally: Tally, theta: FormalTransformer, built: FormalTransformer, space: Space, n: int, m: int) -> None:
+    x, token = space.read("x"), space.read("token")
+    tokens = torch.cat([theta.tokens @ x + token, zeros(1, space.size)])  # nothing for #
+    tally.equal("tokens", built.tokens, tokens)
+    codes = signed_binary(torch.arange(1, n + m + 1), bits_for(n, m)) @ space.read("i")
+    wanted = theta.positions[: n + m] @ (x + space.read("position")) + space.unit("one") + codes
+    wanted += signed_binary(torch.tensor(n), bits_for(n, m)) @ space.read("count")
+    but_f = space.read("f").sum(0) == 0  # where f leads is seen by attention
+    tally.equal("positions", built.positions[:, but_f], wanted[:, but_f])
 
 
 def _unchanged(tally: Tally, what: str, theirs: FormalLayer, ours: FormalLayer, space: Space) -> None:
@@ -65,12 +81,14 @@ def _looks(
     what: str,
     head: Head,
     target: Tensor,
-    moves: Tensor,
+    value: Tensor,
+    into: Tensor,
     built: FormalTransformer,
     space: Space,
     s: int | None,
 ) -> None:
-    """Counts whether the head gives all weight to ``target`` [n+m], whatever the tokens, and then adds ``moves`` x."""
+    """Counts whether the head gives all weight to ``target`` [n+m], whatever the tokens, and adds the ``value`` [k,
+    size] of what is there to the coordinates ``into`` [k, size]."""
     seen = torch.cat([space.read(name) for name in ("one", "i", "f")]).sum(0) > 0  # what no layer changes
     for part in ("query", "key"):
         reads = getattr(head, part)[:, ~seen]
@@ -78,4 +96,5 @@ def _looks(
     F = arithmetic(s)
     queries, keys = (F.matmul(built.positions, weight.T) for weight in (head.query, head.key))
     one_hot(tally, f"{what}, attention", F, queries, keys, target, causal=True)
-    tally.equal(f"{what}: values", head.output.T @ head.value, moves)
+    tally.equal(f"{what}: values", head.value, value)
+    tally.equal(f"{what}: where they go", head.output, into)

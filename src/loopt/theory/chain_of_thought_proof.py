@@ -12,6 +12,7 @@ from torch import Tensor
 from loopt.errors import InputError, require
 from loopt.limits import WORK_PER_SECOND, require_affordable
 from loopt.model import LoopedTransformer
+from loopt.tasks.binary_addition import WORDS, BinaryAddition
 from loopt.tasks.groups import group
 from loopt.theory.chain_of_thought import (
     Constants,
@@ -39,14 +40,13 @@ from loopt.theory.chain_of_thought_cases import (
 from loopt.theory.chain_of_thought_certificate import certify
 from loopt.theory.controls import Control, Damage, change_layer, cool, scaled
 from loopt.theory.examples import (
-    ADDITION_WORDS,
     all_additions,
     all_words,
     rounded,
 )
 from loopt.theory.formal import FormalTransformer
 from loopt.theory.gates import signed_binary
-from loopt.theory.precision import attention_maps, weight_outside
+from loopt.theory.precision import FixedPoint, attention_maps, weight_outside
 from loopt.theory.proof import AttentionMaps, Check, Proof, Size, Tally, Trace
 from loopt.theory.thresholds import bisect
 
@@ -156,8 +156,13 @@ def prove(bits: int = 6, seed: int = 0, show: bool = False, control: Control | N
             f"addition-{bits}-looped": looped.model(),
             f"addition-{bits}-uncounted": uncounted.model(),
         },
+        tasks={
+            f"addition-{bits}-chain": BinaryAddition(bits=bits),
+            f"addition-{bits}-looped": BinaryAddition(bits=bits, form="dummies"),
+            f"addition-{bits}-uncounted": BinaryAddition(bits=bits, form="dummies"),
+        },
         notes=_notes(additions, randoms),
-        traces=(*_traces(addition_case(bits=4), 11 * 16 + 6, ADDITION_WORDS, "11 + 6"), *figure_4(name, 4, seed + 1))
+        traces=(*_traces(addition_case(bits=4), 11 * 16 + 6, WORDS, "11 + 6"), *figure_4(name, 4, seed + 1))
         if show
         else (),
         maps=(_maps(additions[min(2, len(additions) - 1)]),) if show else (),
@@ -174,7 +179,7 @@ def _maps(case: Case) -> AttentionMaps:
         (f"layer {layer}", tuple(zip(names, maps, strict=True)))
         for layer, (names, maps) in enumerate(zip(heads, of_layers, strict=True), start=1)
     )
-    tokens = (*_words(case.prompts[-1], ADDITION_WORDS), *["#"] * case.m)
+    tokens = (*_words(case.prompts[-1], WORDS), *["#"] * case.m)
     return AttentionMaps("Addition by chain of thought, in every loop", tokens, rows)
 
 
@@ -275,14 +280,15 @@ def _check_composing(case: Case, change: Control, name: str) -> Check:
 
 
 def _check_weights(cases: list[Case], s: int | None, change: Control) -> Check:
-    """Certifies θ within the looped transformer, and the two heads more; in F_s with θ's weights rounded."""
+    """Certifies the looped transformer for every input; in F_s with θ's weights rounded, where any lead is enough."""
     tally = Tally()
     for case in cases:
         theta = case.theta if s is None else rounded(case.theta, s)
         looped = change(build_looped(theta, case.n, case.m, case.constants if s is None else Constants.of(s)))
-        tally.add(certify(theta, looped, case.n, case.m, s))
-    where = "over the reals" if s is None else f"in F_{s}"
-    return tally.check(f"θ's weights, and attention of the two layers more, {where}", "every input", "weights, rows")
+        tally.add(certify(theta, looped, case.n, case.m, case.gap if s is None else FixedPoint(s).step, s))
+    if s is None:
+        return tally.check("all layers, over the reals", "every input with that gap", "weights and rows")
+    return tally.check(f"all layers, in F_{s}", "every input without ties", "weights, rows, values")
 
 
 def _check_in_precision(case: Case, s: int, change: Control) -> Check:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from loopt.errors import InputError, require
 from loopt.plan import LoopPlan
+from loopt.tasks.binary_addition import FIRST_SUM, WORDS
 from loopt.tasks.groups import Group
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head, Space, zeros
 from loopt.theory.gates import signed_binary
@@ -83,10 +84,6 @@ def all_words(vocabulary: int, n: int) -> Tensor:
 
 # Two numbers added by chain of thought
 
-ADDITION_WORDS = ("0", "1", "+", "=", "0c0", "1c0", "0c1", "1c1")
-"""In 1c0 the sum's bit is 1 and the carry 0. The last four tokens stand for 0 to 3, the sum of three bits."""
-FIRST_SUM = 4
-
 
 def build_addition(bits: int) -> FormalTransformer:
     """Builds one layer θ that continues a_k…a_1 + b_k…b_1 = with the sum's bits and carries, least significant first.
@@ -98,7 +95,7 @@ def build_addition(bits: int) -> FormalTransformer:
     s = (n + m).bit_length()
     space = Space(bit=1, total=1, one=1, i=s, a=s, b=s)
     bit, total, one = (space.unit(name) for name in ("bit", "total", "one"))
-    tokens = zeros(len(ADDITION_WORDS), space.size)
+    tokens = zeros(len(WORDS), space.size)
     tokens[1] = bit
     tokens[FIRST_SUM + 2 :] = total  # the two tokens with a carry
     i = torch.arange(1, n + m + 1)

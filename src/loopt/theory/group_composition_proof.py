@@ -24,9 +24,10 @@ from loopt.errors import InputError, require
 from loopt.limits import LARGEST, WORK_PER_SECOND, require_affordable
 from loopt.model import LoopedTransformer
 from loopt.tasks import groups
+from loopt.tasks.after_start import AfterStart
 from loopt.tasks.group import GroupComposition
 from loopt.tasks.groups import Group
-from loopt.theory.certificates import MARGIN, Variables, copies, feed_forward_is, one_hot
+from loopt.theory.certificates import MARGIN, ROWS, Variables, copies, feed_forward_is, one_hot
 from loopt.theory.controls import Control, Damage, change_layer, cool, scaled
 from loopt.theory.formal import FormalTransformer
 from loopt.theory.group_composition import (
@@ -145,7 +146,7 @@ def check(group: str, n: int, inputs: int) -> None:
     pairs = 4 * width * G.order**4
     require_affordable(
         f"composing words of n={n:,} elements of {group}",
-        memory=8 * (scores + hidden + 4 * inputs * n + 8 * G.order**2 * width),
+        memory=8 * (scores + hidden + 4 * inputs * n + (8 * width + 3 * ROWS) * G.order**2),
         seconds=(words + pairs) // WORK_PER_SECOND,
     )
 
@@ -182,6 +183,7 @@ def prove(
         sizes=_sizes(G, n, real, fixed, s),
         checks=checks,
         models={f"{group}-n{n}": model, f"{group}-n{n}-F{s}": fixed.model()},
+        tasks={f"{group}-n{n}": AfterStart(task=GroupComposition(group=group, n=n))},
         notes=(
             "queries are plus, not minus, the code of the position looked for; the second stored code is [2i-n]_+",
             "# has e's embedding, so its row in the output layer is 0, or it would tie with e",

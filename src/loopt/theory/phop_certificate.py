@@ -236,7 +236,8 @@ class _Certificate:
         becomes |= {name: ((name,), torch.arange(len(table))) for name, table in beside.items()}
         empty = {name: tables[name][:1] for name in ("far", "near", "answer", "follow", "turn", "left")}
         after = Variables({name: tables[name] for name in empty} | beside, self._constant())
-        feed_forward_is(self.tally, "replacing pointers", self.F, layer, everywhere, after, becomes)
+        most_cases = max(1_000_000, 2 * (self.n + 1) ** 2)  # two pointers and a turn decide which is followed
+        feed_forward_is(self.tally, "replacing pointers", self.F, layer, everywhere, after, becomes, most_cases)
 
     def rest(self) -> None:
         """The output layer, for each letter and pointer, and the number of hops."""

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from loopt.errors import InputError, require
 from loopt.limits import LARGEST, WORK_PER_SECOND, require_affordable
+from loopt.tasks.after_start import AfterStart
 from loopt.tasks.phop import LETTERS, PHop
 from loopt.theory import simulation_proof
 from loopt.theory.controls import Control, Damage, change_heads, change_layer, scaled
@@ -79,6 +80,7 @@ def prove(
     looped = replace(change, damage=None)(simulate(built, bounds))
     looped_counting = replace(change, damage=None)(simulate(counting, Bounds.largest(s)))
     tokens, wanted = draw(p, n, alphabet, inputs, seed)
+    task = PHop(p=(p,), n=n, alphabet=alphabet, sampler="uniform", supervision="every")
     start = alphabet + 1
     every = f"every sequence of {n} letters of {alphabet}"
     whole = simulation_proof.certify
@@ -105,7 +107,7 @@ def prove(
             f"p{p}-n{n}-looped": looped.model(),
             f"p{p}-n{n}-F{s}-looped": looped_counting.model(),
         },
-        tasks={f"p{p}-n{n}": PHop(p=(p,), n=n, alphabet=alphabet, sampler="uniform", supervision="every")},
+        tasks={f"p{p}-n{n}": task, f"p{p}-n{n}-looped": AfterStart(task=task)},
         notes=(
             f"{int((wanted == alphabet).sum())} of the {wanted.numel()} answers of the sampled sequences are ⊥",
             "the claimed ⌊log2 p⌋+2 layers are enough for powers of two; for other p this one takes ⌈log2 p⌉+2: "

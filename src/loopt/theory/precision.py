@@ -32,6 +32,8 @@ Softmax = Literal["plain", "shifted"]
 MOST_BITS = 25
 _MANY_TERMS = 256
 """From so many terms on, a product of matrices looks for rows of which most are 0, such as those of hidden units."""
+_SCORES_AT_ONCE = 100_000
+"""Attention takes as many scores at a time, which fit into a processor's cache: n^2 of them take gigabytes."""
 _PRODUCTS_EXACT_TO = 17
 """Up to this s, rounding a product or quotient below B_s to float64 first cannot move it onto a tie of F_s."""
 
@@ -107,17 +109,20 @@ class FixedPoint:
 
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:
         """Returns a ×_s b, [..., I, K] and [..., K, J] -> [..., I, J]: rounded products, summed from left to right."""
-        if self._needs_no_rounding(a, b):
-            return a @ b
+        on_grid = torch.equal(a, a.round()) or torch.equal(b, b.round())  # every product of two numbers of F_s
+        if on_grid and bool((a.abs() @ b.abs() <= self.largest).all()):
+            return a @ b  # no partial sum saturates
         if b.dim() == 2 and a.shape[-1] > _MANY_TERMS:
             few = int((a != 0).sum(-1).max())
             if 4 * few < a.shape[-1]:
                 return self._matmul_of_sparse_rows(a, b, few)
         shape = (*torch.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
         total = torch.zeros(shape, dtype=torch.float64)
+        on_grid = on_grid and float(a.abs().max() * b.abs().max()) <= self.largest
         for k in _indices_that_count(a, b):
-            product = self.multiply(a[..., :, k, None], b[..., None, k, :])
-            total.add_(product).clamp_(-self.largest, self.largest)
+            left, right = a[..., :, k, None], b[..., None, k, :]
+            total = total.addcmul_(left, right) if on_grid else total.add_(self.multiply(left, right))
+            total.clamp_(-self.largest, self.largest)
         return total
 
     def _matmul_of_sparse_rows(self, a: Tensor, b: Tensor, few: int) -> Tensor:
@@ -145,13 +150,6 @@ class FixedPoint:
 
     def _rest_of_product(self, a: Tensor, b: Tensor, product: Tensor) -> Tensor | None:
         return None if self.s <= _PRODUCTS_EXACT_TO else _product_error(a.double(), b.double(), product)
-
-    def _needs_no_rounding(self, a: Tensor, b: Tensor) -> bool:
-        """Tells whether every product lies on the grid and no sum can pass B_s, so that an ordinary matmul is exact."""
-        if not (torch.equal(a, a.round()) or torch.equal(b, b.round())):
-            return False
-        most = a.abs().amax(-2, keepdim=True) @ b.abs()  # [..., 1, J]: no partial sum is larger
-        return bool((most <= self.largest).all())
 
 
 class Reals:
@@ -209,15 +207,27 @@ def multi_head_attention(F: Arithmetic, heads: tuple[Head, ...], x: Tensor, soft
 
 def attention(F: Arithmetic, head: Head, x: Tensor, softmax: Softmax = "plain") -> Tensor:
     """Returns the causal attention of one head: [B, n, d] -> [B, n, d]."""
-    mixed = F.matmul(attention_weights(F, head, x, softmax), F.matmul(x, head.value.T))  # [B, n, d_v]
-    return F.matmul(mixed, head.output)
+    query, key, value = (F.matmul(x, weight.T) for weight in (head.query, head.key, head.value))  # [B, n, d_qk or d_v]
+    n, mixed = x.shape[-2], []
+    rows = max(1, _SCORES_AT_ONCE // (n * x[..., 0, 0].numel()))
+    for start in range(0, n, rows):
+        seen = slice(0, start + rows)  # no position sees a later one
+        weights = _weights(F, query[..., start : start + rows, :], key[..., seen, :], start, softmax)
+        mixed.append(F.matmul(weights, value[..., seen, :]))
+    return F.matmul(torch.cat(mixed, dim=-2), head.output)
 
 
 def attention_weights(F: Arithmetic, head: Head, x: Tensor, softmax: Softmax = "plain") -> Tensor:
     """Returns how much each position attends to each: [B, n, d] -> [B, n, n]."""
     query, key = (F.matmul(x, weight.T) for weight in (head.query, head.key))  # [B, n, d_qk]
-    scores = F.matmul(query, key.mT)  # [B, n, n]
-    visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    return _weights(F, query, key, 0, softmax)
+
+
+def _weights(F: Arithmetic, query: Tensor, key: Tensor, start: int, softmax: Softmax) -> Tensor:
+    """Returns how much each position from ``start`` on attends to each: [B, rows, d_qk], [B, n, d_qk] -> [B, rows,
+    n]."""
+    scores = F.matmul(query, key.mT)
+    visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(start)
     return F.softmax(scores, visible, softmax)
 
 

@@ -146,7 +146,7 @@ class Proof:
     traces: tuple[Trace, ...] = ()
     maps: tuple[AttentionMaps, ...] = ()
     tasks: dict[str, Task] = field(default_factory=dict)
-    """For models that solve a task as they are, without `#`, which."""
+    """For models that solve a task in float32 too, which: ``--save`` writes these as runs."""
 
     @property
     def exact(self) -> bool:

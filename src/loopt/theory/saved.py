@@ -29,12 +29,9 @@ def save(model: LoopedTransformer, directory: Path) -> None:
         write_atomically(directory / CONFIG, json.dumps(config | {"plan": str(model.config.plan)}, indent=1) + "\n")
 
 
-def save_as_run(model: LoopedTransformer, task: Task, directory: Path) -> None:
-    """Writes the model, in float32, as a run on a task that it solves as it is: ``loopt eval``, ``loopt thoughts`` and
-    ``loopt train`` take the directory. A run that is there already stays, since it may have been trained."""
-    if directory.exists():
-        return
-    config = TrainConfig(
+def config_of_run(model: LoopedTransformer, task: Task) -> TrainConfig:
+    """Returns how the run of a built model is trained on, unless another config is asked for."""
+    return TrainConfig(
         source=task,
         model=model.config,
         optim=AdamWConfig(lr=1e-4, warmup_steps=0),
@@ -45,6 +42,13 @@ def save_as_run(model: LoopedTransformer, task: Task, directory: Path) -> None:
         eval_examples=512,
         test_examples=512,
     )
+
+
+def save_as_run(model: LoopedTransformer, config: TrainConfig, directory: Path) -> None:
+    """Writes the model, in float32, as a run at step 0: ``loopt eval``, ``loopt thoughts`` and ``loopt train`` take the
+    directory. A run that is there already stays, since it may have been trained."""
+    if directory.exists():
+        return
     state = TrainState(0, codec.fingerprint(config), WrittenFile(0, hashlib.sha256().hexdigest()), None, 0.0)
     weights = {name: tensor.float() for name, tensor in model.state_dict().items()}
     with explain_os_errors(f"save {directory}"):

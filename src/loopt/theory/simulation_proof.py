@@ -19,6 +19,9 @@ import torch
 from torch import Tensor
 
 from loopt.errors import InputError, require
+from loopt.tasks import Task
+from loopt.tasks.after_start import AfterStart
+from loopt.tasks.group import GroupComposition
 from loopt.tasks.groups import group
 from loopt.theory.controls import Control, Damage, change_heads, change_layer, scaled
 from loopt.theory.examples import all_words, composition_by_prefixes, random_transformer, rounded
@@ -206,9 +209,11 @@ def prove(
     show: bool = False,
     control: Control | None = None,
     own: FormalTransformer | None = None,
+    task: Task | None = None,
 ) -> Proof:
     """Certifies the simulations of random transformers and of a group composition in logarithmic depth, or of the
-    user's ``own``, for every input, and runs them beside the originals; ``show`` traces one of them."""
+    user's ``own``, for every input, and runs them beside the originals; ``show`` traces one of them. ``task`` is what
+    ``own`` was trained on, if it was: its simulation reads the same after `#`."""
     require(inputs >= 1, "inputs", inputs, "1 or more", InputError)
     change = control or Control()
     nets = examples(seed) if own is None else {"own": own}
@@ -234,10 +239,20 @@ def prove(
         sizes=tuple(sizes),
         checks=tuple(checks),
         models=models,
+        tasks=_tasks(own, task),
         notes=_notes(nets["R=3 L=12"], seed) if own is None else (),
         traces=(trace(random_transformer((0, 1, 2, 1, 1, 0), seed), torch.tensor([3, 1, 4, 1, 0])),) if show else (),
         maps=(_maps(seed),) if show else (),
     )
+
+
+def _tasks(own: FormalTransformer | None, task: Task | None) -> dict[str, Task]:
+    """Returns which models solve a task, after `#`; random transformers solve none."""
+    if own is None:
+        composition = GroupComposition(group="S3", n=16, supervision="every")
+        return {"S3-n16": AfterStart(task=AfterStart(task=composition))}
+    fits = task is not None and len(own.tokens) == task.vocab_size
+    return {"own": AfterStart.of(task)} if task is not None and fits else {}
 
 
 def _maps(seed: int) -> AttentionMaps:

@@ -19,6 +19,7 @@ from loopt.report.probe_figure import draw_probes
 from loopt.report.screen import printable, screen
 from loopt.runs import Run
 from loopt.tasks import Task
+from loopt.tasks.after_start import without_start
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,12 @@ def main(name: str, arguments: list[str]) -> None:
     if options.loops is not None:
         require(1 <= options.loops <= MOST_STEPS, "loops", options.loops, f"1 to {MOST_STEPS}", InputError)
     run = Run.load(options.run)
-    task = run.config.source
-    if not isinstance(task, Task):
+    if not isinstance(run.config.source, Task):
         raise InputError(f"run {options.run}: was trained on text; allowed are runs on a task, whose values are known")
+    task, start = without_start(run.config.source)
     model = run.load_model(checkpoint_named(options.checkpoint)).eval().to(pick_device(options.device))
     with screen(stderr=True).status("fitting probes") as status:
-        scores = fit_probes(model, task, options.loops, options.examples, say=status.update).scores
+        scores = fit_probes(model, task, options.loops, options.examples, start, say=status.update).scores
     by = "layer" if all(block.loops == 1 for block in model.config.plan.blocks) else "loop"
     title = f"{printable(options.run)}: accuracy of linear probes after each {by}, with the control task's in brackets"
     screen().print(_table(title, scores, by, steps_trained(model)))
