@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -113,21 +113,26 @@ def test_only_matrices_decay(name: str, kind: type[torch.optim.Optimizer]) -> No
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-@pytest.mark.parametrize("shape", [(8, 8), (24, 6), (6, 24)])
-def test_muon_is_torchs_with_the_rate_as_a_tensor(shape: tuple[int, int], weight_decay: float) -> None:
+@pytest.mark.parametrize("shapes", [[(8, 8)], [(24, 6)], [(6, 24)], [(6, 24), (24, 6), (8, 8), (6, 24), (8, 8)]])
+def test_muon_is_torchs_with_the_rate_as_a_tensor(shapes: list[tuple[int, int]], weight_decay: float) -> None:
+    """Also where several matrices have one shape, but for being turned: these are computed together."""
     torch.manual_seed(0)
-    start, gradients = torch.randn(shape), torch.randn(20, *shape)
-    weights = []
-    kinds: list[tuple[Any, float | Tensor]] = [(torch.optim.Muon, 0.0), (Muon, torch.tensor(0.0))]
-    for kind, rate in kinds:
-        parameter = torch.nn.Parameter(start.clone())
-        optimizer = kind([parameter], lr=rate, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
-        for step, gradient in enumerate(gradients):
+    start, gradients = [torch.randn(one) for one in shapes], [[torch.randn(one) for one in shapes] for _ in range(20)]
+
+    def trained(build: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> list[Tensor]:
+        parameters = [nn.Parameter(one.clone()) for one in start]
+        optimizer = build(parameters)
+        for step, of_step in enumerate(gradients):
             set_lr([optimizer], 0.01 * (step + 1))
-            parameter.grad = gradient.clone()
+            for number, (parameter, gradient) in enumerate(zip(parameters, of_step, strict=True)):
+                parameter.grad = None if number == 1 and step < 5 else gradient.clone()  # one that begins later
             optimizer.step()
-        weights.append(parameter.detach())
-    torch.testing.assert_close(weights[1], weights[0], rtol=1e-5, atol=1e-5)
+        return [parameter.detach() for parameter in parameters]
+
+    theirs = trained(lambda ps: torch.optim.Muon(ps, lr=0.0, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"))
+    ours = trained(lambda ps: Muon(ps, torch.tensor(0.0), weight_decay))
+    for found, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_muon_takes_the_matrices_of_the_layers() -> None:

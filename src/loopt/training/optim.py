@@ -70,11 +70,7 @@ def _muon(config: MuonConfig, model: nn.Module, compiled: bool = False) -> list[
     named = _trained(model)
     matrices = [p for name, p in named.items() if _is_layer_matrix(name, p)]
     others = [p for name, p in named.items() if not _is_layer_matrix(name, p)]
-    rate = _rate_tensor(config, model)
-    # Scaled to AdamW's update size, so that one lr serves both.
-    matched = "match_rms_adamw"
-    muon = Muon(matrices, lr=rate, weight_decay=config.weight_decay, adjust_lr_fn=matched)  # type: ignore[arg-type]
-    return [muon, _adamw_of(others, config)]
+    return [Muon(matrices, _rate_tensor(config, model), config.weight_decay), _adamw_of(others, config)]
 
 
 def set_lr(optimizers: Iterable[Optimizer], lr: float | Tensor) -> None:
