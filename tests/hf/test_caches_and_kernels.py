@@ -70,6 +70,8 @@ def test_every_cache_on_a_gpu_generates_what_none_does(cache: str, beams: int, k
     mask = torch.ones_like(ids)
     mask[0, :5] = 0  # padded on the left
     settings = SETTINGS | {"attention_mask": mask, "num_beams": beams}
+    # torch 2.11 dies where `generate` compiles with this cache, also of an ordinary Llama.
+    settings["disable_compile"] = cache == "offloaded_static"
     without = model.generate(ids, use_cache=False, **settings)
     assert model.generate(ids, cache_implementation=cache, **settings).tolist() == without.tolist()
 
