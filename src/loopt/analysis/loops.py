@@ -29,15 +29,15 @@ class LoopPoint:
 
 
 def task_points(
-    model: LoopedTransformer, tests: Mapping[str, Task], counts: list[int | None], split: Split, examples: int
+    model: LoopedTransformer, tests: Mapping[str, Task], loops: list[int | None], split: Split, examples: int
 ) -> Iterator[LoopPoint]:
     """Yields a point for each number of loops and each test, as soon as it is measured; None: as many as each test
     asks for."""
-    for count in counts:
+    for asked in loops:
         for name, test in tests.items():
-            loops = test.loops if count is None else count
-            score = exact_match(model, test, split, examples, loops)
-            yield LoopPoint(loops, name, score.examples, score.loss, score.accuracy)
+            count = test.loops if asked is None else asked
+            score = exact_match(model, test, split, examples, count)
+            yield LoopPoint(count, name, score.examples, score.loss, score.accuracy)
 
 
 def text_points(
