@@ -3,7 +3,7 @@
     python benchmarks/primitives.py --tokenizer tokenizer.json --out found.json            primitives alone, every trial
     python benchmarks/primitives.py --tokenizer tokenizer.json --out found.json --trials base lead --steps 1500
     python benchmarks/primitives.py --tokenizer tokenizer.json --out found.json --data data/language --plan 24x1 \\
-        --steps 2400 --batch 16 --every 300                                                a corpus, text and all
+        --steps 2400 --batch 16 --every 300                                                corpora, text and all
 
 A trial is a corpus and a change of `lm-75m`. All train side by side, a few at a time, and on held-out problems it is
 counted how often the right number is the likeliest of the problem's candidates: a guess is right one time in five, in
@@ -71,12 +71,15 @@ CORPORA = {
     "small": (Form(replace(MATH, **SMALL)), Form(replace(CODE, **SMALL))),
     "lead": (Form(MATH, "natural"), Form(MATH), Form(CODE)),
     "five": (Form(replace(MATH, questions=5)), Form(replace(CODE, questions=5))),
+    "dense": (Form(replace(MATH, questions=5), "natural"),),
+    "dense lead": (Form(replace(MATH, questions=5), "natural"), Form(MATH), Form(CODE)),
 }
 PROBED = {
     "math 0": Form(MATH),
     "code 0": Form(CODE),
     "math 1": Form(replace(MATH, depth=1)),
     "code 1": Form(replace(CODE, depth=1)),
+    "math 1 of 2": Form(replace(MATH, depth=1, variables=2)),
     "natural": Form(MATH, "natural"),
     "spaced": Form(MATH, "spaced"),
     "small": Form(replace(MATH, **SMALL)),
@@ -111,7 +114,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     say = _Screen()
     if options.data:
-        configs = {"text": replace(config, source=Text(str(options.data)))}
+        configs = {data.name: replace(config, source=Text(str(data))) for data in options.data}
         watch = Watch(Probe(options, device), options.out, say)
         _train(configs, options, watch, say)
         return
@@ -255,7 +258,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="where the accuracies go, as JSON")
     parser.add_argument("--work", type=Path, default=Path("runs/primitives"), help="corpora and runs")
     parser.add_argument("--trials", nargs="+", choices=TRIALS, default=list(TRIALS), metavar="TRIAL")
-    parser.add_argument("--data", type=Path, help="a prepared directory to train on, in place of the trials")
+    parser.add_argument("--data", type=Path, nargs="+", help="prepared directories to train on, in place of the trials")
     parser.add_argument("--preset", default="lm-75m")
     parser.add_argument("--plan", default="8x1")
     parser.add_argument("--lr", type=float, default=3e-3)

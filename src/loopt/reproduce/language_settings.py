@@ -120,7 +120,7 @@ SETTINGS: dict[Scale, Setting] = {
         batch_size=16,
         optim=MuonConfig(lr=3e-3, warmup_steps=100),
         share=0.2,
-        depths=(0, 1, 2),
+        depths=(0, 1),
         vocabulary=50_304,
         held_out=0.01,
         primitives=500,
