@@ -30,7 +30,7 @@ from tokenizers import Tokenizer
 
 from loopt.model import LoopedTransformer
 from loopt.plan import LoopPlan
-from loopt.runs import AdamWConfig, MuonConfig, TrainConfig
+from loopt.runs import AdamWConfig, MuonConfig, TrainConfig, codec
 from loopt.source import Split
 from loopt.tasks import VariableAssignment
 from loopt.text.prepare import Settings, prepare
@@ -206,7 +206,7 @@ class Watch:
 
     def __init__(self, probe: Probe, out: Path, say: Callable[[str], None]) -> None:
         self.probe, self.out, self.say = probe, out, say
-        self.found: dict[str, list[dict[str, Any]]] = {}
+        self.found: dict[str, dict[str, Any]] = {}
 
     def of(self, name: str) -> Callback:
         watch = self
@@ -217,7 +217,8 @@ class Watch:
                 model = LoopedTransformer(trained.config).to(trained.token_embedding.weight.device)
                 model.load_state_dict(trained.state_dict())  # one that is not compiled takes any length
                 line = {"step": trainer.step, **evaluation.values, **watch.probe(model)}
-                watch.found.setdefault(name, []).append(line)
+                of_run = watch.found.setdefault(name, {"config": codec.to_json(trainer.config), "along": []})
+                of_run["along"].append(line)
                 watch.out.write_text(json.dumps(watch.found, indent=1), encoding="utf-8")
                 told = ", ".join(f"{key} {value:.4g}" for key, value in line.items())
                 watch.say(f"{name}: {told}")

@@ -14,6 +14,7 @@ from command_line import run
 from loopt.commands import first_screens
 from loopt.commands.completion import SHELLS
 from loopt.errors import InputError, not_known
+from loopt.reproduce.catalogue import EXPERIMENTS, LANGUAGE
 
 Captured = pytest.CaptureFixture[str]
 KEPT = first_screens.kept_options()
@@ -54,6 +55,13 @@ def test_a_first_screen_leads_to_all_options(words: str, capsys: Captured) -> No
     assert run(*words.split(), "--help-all") == 0
     whole = capsys.readouterr().out
     assert all(re.search(rf"^  (?:-\w, )?{option}\b", whole, re.MULTILINE) for option in KEPT[words])
+
+
+def test_the_screen_of_reproduce_names_every_experiment() -> None:
+    screen = first_screens.kept_screen("reproduce") or ""
+    for name in ("quick", *EXPERIMENTS, *LANGUAGE):
+        assert re.search(rf"^  {name}  ", screen, re.MULTILINE), name
+        assert re.search(rf"^(?:usage:|      ) loopt reproduce .*\b{name}\b", screen, re.MULTILINE), name
 
 
 @pytest.mark.parametrize("words", ["train phop-cpu", "train lm-cpu", "reproduce quick", "reproduce phop"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shutil
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from command_line import is_refusal, run
+from loopt.errors import InputError
 from loopt.evaluation import measure
 from loopt.evaluation.exchange import Prediction, Request
 from loopt.evaluation.lines import by_task, read_lines, write_lines
@@ -122,10 +124,17 @@ def test_lines_are_read_back_as_they_were_written(tmp_path: Path) -> None:
         Request("two", "", (), "", ("",), (), 1),
     ]
     predictions = [Prediction("one", "1", None, 2.5, 3, 0, 7), Prediction("one", "2", " c\n", 0.0, 1, 2)]
-    write_lines(tmp_path / "requests", requests)
-    write_lines(tmp_path / "predictions", predictions)
-    assert read_lines(Request, tmp_path / "requests") == requests
-    assert read_lines(Prediction, tmp_path / "predictions") == predictions
+    for ending in ("", ".gz"):
+        write_lines(tmp_path / f"requests{ending}", requests)
+        write_lines(tmp_path / f"predictions{ending}", predictions)
+        assert read_lines(Request, tmp_path / f"requests{ending}") == requests
+        assert read_lines(Prediction, tmp_path / f"predictions{ending}") == predictions
+    packed, plain = (tmp_path / "requests.gz").read_bytes(), (tmp_path / "requests").read_bytes()
+    assert gzip.decompress(packed) == plain
+    for damaged in (packed[:-3], plain, packed[:12] + b"...." + packed[16:]):
+        (tmp_path / "requests.gz").write_bytes(damaged)
+        with pytest.raises(InputError, match=r"requests\.gz: allowed is a whole file of gzip"):
+            read_lines(Request, tmp_path / "requests.gz")
     assert by_task(requests) == {"one": requests[:1], "two": requests[1:]}
 
 

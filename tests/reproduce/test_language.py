@@ -216,7 +216,7 @@ def test_rows_are_trained_measured_and_compared(tmp_path: Path) -> None:
     assert looped["config"]["source"]["data"] == ""  # no place of this machine
     assert {*checkpoint.steps_in(folders.run_of(second) / "checkpoints")} >= {3, 6}  # until the real tasks are measured
     kept = second.result_path(folders.results).with_suffix("")
-    assert {path.stem for path in kept.iterdir()} == set(TASKS)
+    assert {path.name for path in kept.iterdir()} == {f"{task}.jsonl.gz" for task in TASKS}
 
     tables = build_language_sheets(experiment, "cpu", folders.results)
     assert list(tables) == list(VIEWS)

@@ -61,7 +61,10 @@ def test_a_spec_written_out_is_read_back_and_says_all(spec: TaskSpec) -> None:
 @pytest.mark.parametrize(
     ("spec", "told"),
     [
-        ("task:", "no task '' that is written as text; allowed are phop, hop_per_loop, addition, group, assignment, igsm"),
+        (
+            "task:",
+            "no task '' that is written as text; allowed are phop, hop_per_loop, addition, group, assignment, igsm",
+        ),
         ("task:hop?p=1", "no task 'hop' that is written as text; allowed are phop, hop_per_loop, addition,"),
         ("task:phop?", "how much"),
         ("task:phop?p", "'p'; allowed are settings as field=value, with & between them"),

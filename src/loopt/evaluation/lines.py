@@ -1,8 +1,10 @@
-"""Files between the stages: a request, or a prediction, on every line, as JSON."""
+"""Files between the stages: a request, or a prediction, on every line, as JSON; compressed where a name ends in .gz."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from hashlib import sha256
@@ -19,19 +21,22 @@ Line = TypeVar("Line", Request, Prediction)
 
 def write_lines(path: Path, items: Iterable[Request] | Iterable[Prediction]) -> None:
     """Writes a file that is there complete or not at all."""
-    text = "".join(_line(item) for item in items)
+    data = "".join(_line(item) for item in items).encode()
     with explain_os_errors(f"write {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text)
+        write_atomically(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
 
 def read_lines(kind: type[Line], path: Path) -> list[Line]:
     """Returns what ``write_lines`` wrote; an InputError names the line and field that is wrong."""
+    with explain_os_errors(f"read {path}"):
+        data = path.read_bytes()
     try:
-        with explain_os_errors(f"read {path}"):
-            text = path.read_text(encoding="utf-8")
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
     except UnicodeDecodeError:
         raise InputError(f"{path}: allowed is text in UTF-8") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise InputError(f"{path}: allowed is a whole file of gzip") from None
     found: list[Line] = []
     for number, line in enumerate(text.split("\n"), start=1):
         if line:

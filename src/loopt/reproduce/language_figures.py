@@ -14,7 +14,7 @@ from loopt.analysis.points import Point, read_point, shared_metrics
 from loopt.analysis.scaling import fit_depth_law, series_of
 from loopt.errors import InputError
 from loopt.plan import LoopPlan
-from loopt.report.figures import INK, in_style, panels, style_of, write_figure
+from loopt.report.figures import INK, MUTED, in_style, panels, style_of, write_figure
 from loopt.report.heatmaps import draw_heatmaps
 from loopt.report.isoplot_figure import draw_isoplot
 from loopt.report.scaling_figure import draw_scaling
@@ -23,6 +23,12 @@ from loopt.reproduce.table import TableResults
 
 GROUPS = ("closed_book", "open_book", "math_word_problems", "primitives")
 BITS = "/bits_per_byte"
+
+BY_DEPTH = {
+    "perplexity": "perplexity",
+    f"open_book{BITS}": "open book, bits per byte",
+    "primitives": "primitives, %",
+}
 
 Found = dict[str, Any]
 
@@ -64,20 +70,32 @@ def _along_training(row: Row, found: Found) -> Iterator[IsoPoint]:
 
 @in_style
 def _draw_by_depth(rows: list[tuple[Row, Found]], folder: Path) -> list[Path]:
-    """Draws what looped models do with other numbers of loops, by the depth that runs; a ring marks their own."""
-    wanted = {"perplexity": "perplexity", "primitives": "primitives, %", "primitives/choice": "primitives, choice, %"}
+    """Draws what looped models do with other numbers of loops, by the depth that runs, beside rows that do not loop and
+    that were asked the same questions."""
+    looped = [(row, found["by_loops"]) for row, found in rows if "by_loops" in found]
+    plain = [
+        (row.plan.depth, found["by_checkpoint"]["1.0"])
+        for row, found in rows
+        if "by_loops" not in found and "1.0" in found.get("by_checkpoint", {})
+    ]
+    measured = [one for _, by_loops in looped for one in by_loops.values()]
+    wanted = {metric: name for metric, name in BY_DEPTH.items() if all(metric in one for one in measured)}
     figure, grid = panels(len(wanted))
-    looped = [(row, found) for row, found in rows if "by_loops" in found]
     for axes, (metric, name) in zip(grid, wanted.items(), strict=True):
-        for index, (row, found) in enumerate(looped):
-            curve = {row.plan.with_loops(int(loops)).depth: one[metric] for loops, one in found["by_loops"].items()}
+        for index, (row, by_loops) in enumerate(looped):
+            curve = {row.plan.with_loops(int(loops)).depth: one[metric] for loops, one in by_loops.items()}
             axes.plot(list(curve), list(curve.values()), markersize=3, label=row.label, **style_of(index))
             own = row.plan.depth
             axes.plot([own], [curve[own]], marker="o", markersize=9, fillstyle="none", color=INK)
-        axes.set_xscale("log")
+        depths, values = [depth for depth, _ in plain], [metrics[metric] for _, metrics in plain]
+        if plain:
+            axes.plot(depths, values, marker="x", linestyle="none", color=MUTED, label="not looped")
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_formatter("{x:g}")
         if metric == "perplexity":
-            axes.set_yscale("log")
-        else:
+            axes.set_yscale("log", base=2)
+            axes.yaxis.set_major_formatter("{x:g}")
+        elif "%" in name:
             axes.set_ylim(0, 104)
         axes.set_xlabel("depth, in layers that run")
         axes.set_ylabel(name)

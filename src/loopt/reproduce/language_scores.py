@@ -113,7 +113,7 @@ class Measured:
         predictions = list(predict_with(self.speaker, requests, generate=generate))
         found = score(requests, predictions)
         if kept:
-            write_lines(self.run.directory / PREDICTIONS / f"{found.task}.jsonl", predictions)
+            write_lines(self.run.directory / PREDICTIONS / f"{found.task}.jsonl.gz", predictions)
         if found.task in PRIMITIVES:
             found = replace(found, others={**found.others, CHOICE: self._choice(requests)})
         return {"task": asdict(found)}
