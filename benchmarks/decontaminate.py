@@ -4,7 +4,8 @@
 
 Every ``.jsonl`` below --evals counts, whatever its fields: all of its texts. Words are letters and digits, in lower
 case. A paragraph is what stands between blank lines. --keep NAME=SHARE takes only a share of the documents of files
-whose path has NAME in it, by a hash of their text. One file is written for each that is read, with ``text`` alone.
+whose path has NAME in it, by a hash of their text; --share takes a share of what is left of all files, by another hash.
+One file is written for each that is read, with ``text`` alone.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--text", nargs="+", type=Path, required=True)
     parser.add_argument("--evals", type=Path, required=True)
     parser.add_argument("--keep", nargs="*", default=[], metavar="NAME=SHARE")
+    parser.add_argument("--share", type=float, default=1.0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     shares = {name: float(share) for name, _, share in (written.partition("=") for written in options.keep)}
@@ -36,27 +38,33 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     for path in options.text:
         share = next((share for name, share in shares.items() if name in str(path)), 1.0)
-        pack(path, options.out / f"{path.parent.name}.jsonl.xz", known, share)
+        pack(path, options.out / f"{path.parent.name}.jsonl.xz", known, share, options.share)
 
 
-def pack(path: Path, out: Path, known: set[int], share: float) -> None:
+def pack(path: Path, out: Path, known: set[int], share: float, share_of_all: float) -> None:
     documents = dropped = kept = 0
     with lzma.open(out, "wt", preset=9 | lzma.PRESET_EXTREME, encoding="utf-8") as file:
         for line in read_lines(path):
             text = json.loads(line)["text"]
-            if int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 2**32 >= share:
+            if place(text) >= share:
                 continue
             paragraphs = re.split(r"\n{2,}", text)
             clean = [one for one in paragraphs if known.isdisjoint(grams(one))]
-            documents, dropped = documents + 1, dropped + len(paragraphs) - len(clean)
-            kept += sum(map(len, clean))
-            if clean:
-                file.write(json.dumps({"text": "\n\n".join(clean)}, ensure_ascii=False) + "\n")
+            written = json.dumps({"text": "\n\n".join(clean)}, ensure_ascii=False) + "\n"
+            if clean and place(f"half{written}") < share_of_all:
+                file.write(written)
+                documents, dropped = documents + 1, dropped + len(paragraphs) - len(clean)
+                kept += sum(map(len, clean))
     print(
         f"{out.name:32} {documents:6,} documents, {kept / 1e6:6.1f} MB of characters, "
         f"{dropped:4} paragraphs dropped, packed {out.stat().st_size / 1e6:5.1f} MB",
         flush=True,
     )
+
+
+def place(text: str) -> float:
+    """Returns a number from 0 to 1 that goes by a hash of the text."""
+    return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) / 2**32
 
 
 def read_lines(path: Path) -> Iterator[str]:

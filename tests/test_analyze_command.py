@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from command_line import run
 from loopt.analysis.loop_exponent import effective_size
 from loopt.analysis.points import parameters_by_loops
 from loopt.cli import main
+from loopt.evaluation.exchange import Prediction
+from loopt.evaluation.lines import write_lines
 from loopt.evaluation.measure import render_suite
 from loopt.evaluation.predict import predict
 from loopt.evaluation.scores import score
@@ -77,6 +80,24 @@ class TestGap:
         assert "within noise" in shown
         assert "no gap" in shown
         assert_drawn(tmp_path / "out", "gap")
+
+    def test_answers_beside_the_files_are_compared_question_by_question(self, tmp_path: Path, capsys: Captured) -> None:
+        pytest.importorskip("matplotlib")
+        files = []
+        for plan, more in (("4x1", 0.4), ("4x6", 0.1), ("24x1", 0.0)):
+            answers = [Prediction("svamp", str(n), None, n + more + 0.01 * (n % 3), 1, 0) for n in range(9)]
+            value = sum(one.gold_nats for one in answers) / 9 / math.log(2)
+            metrics = {"svamp/bits_per_byte": value}
+            files.append(result_file(tmp_path, plan, metrics, standard_errors={"svamp/bits_per_byte": 0.8}))
+            write_lines(tmp_path / plan / "svamp.jsonl.gz", answers)
+        trio = ["analyze", "gap", *files, "--out", str(tmp_path / "out")]
+        assert main(trio) == 0
+        (gap,) = json.loads((tmp_path / "out" / "gap.json").read_text())["gaps"].values()
+        assert gap["percent"] == pytest.approx(75)
+        assert gap["interval"] == pytest.approx([75, 75])
+        write_lines(tmp_path / "4x6" / "svamp.jsonl.gz", answers[::-1])
+        assert main(trio) == 2
+        assert "svamp.jsonl.gz: answers to other questions than" in capsys.readouterr().err
 
     def test_one_metric_of_finished_runs(self, deep: Path, looped: Path, tmp_path: Path) -> None:
         trio = [str(looped), str(looped), str(deep)]

@@ -100,6 +100,14 @@ def test_help_and_version_come_at_once(option: str) -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
 
 
+def test_a_crash_outside_python_says_where_it_was(tmp_path: Path) -> None:
+    crashing = tmp_path / "crashing.py"
+    crashing.write_text("import ctypes\n\n\ndef read_address_0():\n    ctypes.string_at(0)\n\n\nread_address_0()\n")
+    done = in_a_process("tasks", "list", "--import", str(crashing))
+    assert done.returncode == -signal.SIGSEGV
+    assert "in read_address_0" in done.stderr
+
+
 def test_the_module_is_the_command() -> None:
     installed = subprocess.run([Path(sys.executable).with_name("loopt"), "--help"], capture_output=True, text=True)
     module = in_a_process("--help")

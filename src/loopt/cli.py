@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import io
 import itertools
@@ -46,6 +47,8 @@ your own known to any command.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    if sys.__stderr__ is not None and not faulthandler.is_enabled():
+        faulthandler.enable(sys.__stderr__)  # a crash within a kernel or a driver says where it was
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # an encoding without ⊗ prints ? instead of failing

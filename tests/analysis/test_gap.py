@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from loopt.analysis import percent_gap
-from loopt.analysis.gap import Measured, gap_between
+from loopt.analysis.gap import Measured, covariance_of_rates, gap_between
+from loopt.evaluation.scores import bits_per_byte
 
 scores = st.floats(-100, 100)
 
@@ -67,3 +69,39 @@ def test_what_is_not_defined_is_told_in_words() -> None:
     lost = gap_between(Measured(12.0, 0.5), Measured(10.0, 0.5), Measured(11.0, 0.5))
     assert lost.percent is None
     assert lost.undefined == "within noise: the baselines differ by 1 ± 1.39"
+
+
+def test_the_variance_of_a_rate_is_the_square_of_its_standard_error() -> None:
+    sizes, nats = [3, 1, 7, 2], [[5.0, 1.0, 4.0, 2.5], [6.0, 2.0, 2.0, 0.5]]
+    found = covariance_of_rates([[one / math.log(2) for one in of_model] for of_model in nats], sizes)
+    for model, of_model in enumerate(nats):
+        error = bits_per_byte(of_model, sizes).standard_error
+        assert error is not None
+        assert found[model][model] == pytest.approx(error**2)
+
+
+def test_what_is_hard_for_all_models_alike_is_no_noise_of_the_gap() -> None:
+    """Differences that are the same on every question are known exactly, however much the questions differ."""
+    hard = torch.rand(50, generator=torch.Generator().manual_seed(0))
+    amounts = [(hard + shift).tolist() for shift in (0.3, 0.5, 0.1)]
+    looped, base, deep = (Measured(sum(of_model) / 50, 0.05) for of_model in amounts)
+    interval = gap_between(looped, base, deep, covariance_of_rates(amounts, [1] * 50)).interval
+    assert interval == pytest.approx((50, 50))
+    alone = gap_between(looped, base, deep).interval
+    assert alone is not None
+    assert alone.low < 40
+    assert alone.high > 60
+
+
+def test_the_paired_interval_covers_as_often_as_it_says() -> None:
+    draws, answers, generator = 400, 60, torch.Generator().manual_seed(1)
+    covered = 0
+    for _ in range(draws):
+        hard = torch.rand(answers, generator=generator, dtype=torch.float64) * 4
+        own = torch.rand(3, answers, generator=generator, dtype=torch.float64)
+        amounts = hard + own + torch.tensor([[0.5], [1.0], [0.0]])  # so that the gap is 50%
+        looped, base, deep = map(Measured, amounts.mean(1).tolist())
+        found = gap_between(looped, base, deep, covariance_of_rates(amounts.tolist(), [1] * answers))
+        assert found.interval is not None
+        covered += found.interval.low <= 50 <= found.interval.high
+    assert 0.92 < covered / draws < 0.98

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+
+import torch
 
 from loopt.analysis.intervals import CONFIDENCE, Interval, ratio_interval
 
@@ -43,9 +46,14 @@ class Gap:
     """Why it is not defined, in words; empty where it is."""
 
 
-def gap_between(looped: Measured, iso_param: Measured, iso_flop: Measured) -> Gap:
+Covariance = Sequence[Sequence[float]]
+"""Of the errors of three scores: of the looped model, of (k⊗1) and of (kL⊗1)."""
+
+
+def gap_between(looped: Measured, iso_param: Measured, iso_flop: Measured, together: Covariance | None = None) -> Gap:
     """Returns the % Gap of three scores. With standard errors it has a confidence interval (Fieller's, the baseline
-    (k⊗1) being in both differences), and is not defined where the baselines differ by no more than noise.
+    (k⊗1) being in both differences), and is not defined where the baselines differ by no more than noise. The errors
+    are taken to be independent, unless it is known how they go ``together``.
 
     >>> gap_between(Measured(27.0), Measured(26.8), Measured(26.8)).undefined
     'no gap: both baselines have 26.8'
@@ -55,13 +63,30 @@ def gap_between(looped: Measured, iso_param: Measured, iso_flop: Measured) -> Ga
     percent = percent_gap(looped.value, iso_param.value, iso_flop.value)
     if math.isnan(percent):
         return Gap(None, None, f"no gap: both baselines have {iso_param.value:.4g}")
-    if looped.error is None or iso_param.error is None or iso_flop.error is None:
-        return Gap(percent, None, "")
-    shared = iso_param.error**2
-    difference, variance = iso_flop.value - iso_param.value, iso_flop.error**2 + shared
-    covered = looped.value - iso_param.value
-    found = ratio_interval(covered, difference, looped.error**2 + shared, variance, shared, NORMAL_QUANTILE)
+    if together is None:
+        if looped.error is None or iso_param.error is None or iso_flop.error is None:
+            return Gap(percent, None, "")
+        together = torch.tensor([looped.error, iso_param.error, iso_flop.error]).square().diag().tolist()
+    differences = torch.tensor([[1.0, -1.0, 0.0], [0.0, -1.0, 1.0]], dtype=torch.float64)
+    noise = (differences @ torch.tensor(together, dtype=torch.float64) @ differences.T).tolist()  # of both differences
+    covered, difference = looped.value - iso_param.value, iso_flop.value - iso_param.value
+    found = ratio_interval(covered, difference, noise[0][0], noise[1][1], noise[0][1], NORMAL_QUANTILE)
     if found is None:
-        noise = NORMAL_QUANTILE * math.sqrt(variance)
-        return Gap(None, None, f"within noise: the baselines differ by {abs(difference):.3g} ± {noise:.3g}")
+        reach = NORMAL_QUANTILE * math.sqrt(noise[1][1])
+        return Gap(None, None, f"within noise: the baselines differ by {abs(difference):.3g} ± {reach:.3g}")
     return Gap(percent, Interval(100 * found.low, 100 * found.high), "")
+
+
+def covariance_of_rates(amounts: Sequence[Sequence[float]], sizes: Sequence[float]) -> list[list[float]]:
+    """Returns the covariance of the errors of several models' rates, each the sum of its ``amounts`` over that of the
+    ``sizes``, such as bits per byte of the same answers. A question that is hard for one model is hard for the others,
+    so that their differences are known better than each rate."""
+    of_models, of_answers = (
+        torch.tensor(amounts, dtype=torch.float64),
+        torch.tensor(sizes, dtype=torch.float64),
+    )  # [M, n]
+    rates = of_models.sum(1, keepdim=True) / of_answers.sum()
+    residuals = (of_models - rates * of_answers) / of_answers.sum()
+    count = len(sizes)
+    found: list[list[float]] = (residuals @ residuals.T * count / (count - 1)).tolist()
+    return found

@@ -16,6 +16,9 @@ from loopt.evaluation.exchange import Prediction, Request
 from loopt.files import explain_os_errors, parse_json, write_atomically
 from loopt.runs.codec import decode
 
+ANSWERS = ".jsonl.gz"
+"""How the file of a task's predictions ends that is kept beside a result."""
+
 Line = TypeVar("Line", Request, Prediction)
 
 

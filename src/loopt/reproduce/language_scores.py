@@ -15,7 +15,7 @@ import torch
 from loopt.errors import InputError
 from loopt.evaluation.catalogue import TASKS
 from loopt.evaluation.exchange import Request
-from loopt.evaluation.lines import fingerprint, write_lines
+from loopt.evaluation.lines import ANSWERS, fingerprint, write_lines
 from loopt.evaluation.looped import LoopedModel
 from loopt.evaluation.predict import predict_with
 from loopt.evaluation.rendering import render
@@ -113,7 +113,7 @@ class Measured:
         predictions = list(predict_with(self.speaker, requests, generate=generate))
         found = score(requests, predictions)
         if kept:
-            write_lines(self.run.directory / PREDICTIONS / f"{found.task}.jsonl.gz", predictions)
+            write_lines(self.run.directory / PREDICTIONS / f"{found.task}{ANSWERS}", predictions)
         if found.task in PRIMITIVES:
             found = replace(found, others={**found.others, CHOICE: self._choice(requests)})
         return {"task": asdict(found)}
