@@ -27,6 +27,8 @@ given = options.parse_args()
 
 device = "cuda" if torch.cuda.is_available() else "cpu"
 model = AutoModelForCausalLM.from_pretrained(given.model).to(device)
+if not hasattr(model, "set_loops"):
+    options.error(f"model={given.model}: allowed is a looped model, of `loopt export` or of loop_model")
 tokenizer = AutoTokenizer.from_pretrained(given.model)
 tasks = TaskManager(include_path=given.task_folder, include_defaults=given.task_folder is None)
 for loops in given.loops:

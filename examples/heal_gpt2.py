@@ -28,8 +28,7 @@ tokenizer = AutoTokenizer.from_pretrained(given.model)
 model = AutoModelForCausalLM.from_pretrained(given.model)
 
 
-def rows(files: list[Path]) -> torch.Tensor:
-    """Returns the tokens of files as [rows, length]."""
+def rows(files: list[Path]) -> torch.Tensor:  # [rows, length]
     ids = [token for file in files for token in tokenizer(file.read_text(encoding="utf-8"), verbose=False).input_ids]
     return torch.tensor(ids[: len(ids) // given.length * given.length]).view(-1, given.length)
 
@@ -41,11 +40,12 @@ def perplexity(decoder: torch.nn.Module) -> float:
 
 files = sorted(given.text.glob("*.txt"))
 training, held_out = rows(files[:-1]), rows(files[-1:])
+if not (len(training) and len(held_out)):
+    options.error(f"text={given.text}: allowed is a folder of 2 or more .txt files with {given.length} tokens to a row")
 print(f"before:           {perplexity(model):.2f}")
 print(f"looped, undamped: {perplexity(loop_model(model, given.plan)):.2f}")
 looped = loop_model(model, given.plan, damping=0.0)
 print(f"looped, damped:   {perplexity(looped):.2f}")
-
 loops = max(block.loops for block in looped.config.running_plan.blocks)
 optimizer = torch.optim.AdamW(looped.parameters(), lr=given.lr)
 for step in range(given.steps):

@@ -1,7 +1,6 @@
 """Train a Llama so that its layers can be looped: layers 4 apart are drawn towards each other while it learns.
 
-    pip install accelerate  # which the Trainer needs
-    python examples/regularize_llama.py NAME examples/persuasion --block 4 --out regularized
+    pip install accelerate && python examples/regularize_llama.py NAME examples/persuasion --block 4 --out regularized
 
 Prints, before and after, how alike the layers are, and the perplexity of the model and of its looped copy, in which
 each layer is the mean of those it stands for. A weight of 0 shows what training does to them without the regularizer.
@@ -26,34 +25,35 @@ options.add_argument("--length", type=int, default=256)
 options.add_argument("--lr", type=float, default=3e-5)
 options.add_argument("--out", type=Path, required=True, help="the trained model is saved here")
 given = options.parse_args()
-tokenizer = AutoTokenizer.from_pretrained(given.model)
-model = AutoModelForCausalLM.from_pretrained(given.model)
-plan = f"{given.block}x{model.config.num_hidden_layers // given.block}"
+tokenizer, model = (kind.from_pretrained(given.model) for kind in (AutoTokenizer, AutoModelForCausalLM))
 
 
 def rows(files: list[Path]) -> list[dict[str, list[int]]]:
     ids = [token for file in files for token in tokenizer(file.read_text(encoding="utf-8"), verbose=False).input_ids]
-    starts = range(0, len(ids) - given.length + 1, given.length)
-    return [{"input_ids": ids[i : i + given.length], "labels": ids[i : i + given.length]} for i in starts]
+    cut = [ids[i : i + given.length] for i in range(0, len(ids) - given.length + 1, given.length)]
+    return [{"input_ids": row, "labels": row} for row in cut]
 
 
 @torch.no_grad()
 def perplexity(decoder: torch.nn.Module) -> float:
-    batches = [torch.tensor(row["input_ids"], device=decoder.device)[None] for row in held_out]
-    return math.exp(sum(decoder.eval()(ids, labels=ids).loss.item() for ids in batches) / len(batches))
+    ids = torch.tensor([row["input_ids"] for row in held_out], device=decoder.device)  # [rows, length]
+    return math.exp(sum(decoder.eval()(row[None], labels=row[None]).loss.item() for row in ids) / len(ids))
 
 
 def report(when: str) -> None:
-    looped = loop_model(model, plan, layers="average")
-    found = f"perplexity {perplexity(model):.2f}, looped {perplexity(looped):.2f}"
-    print(f"{when}: cosine {regularizer.cosine().item():.3f}, {found}")
+    looped = loop_model(model, f"{given.block}x{model.config.num_hidden_layers // given.block}", layers="average")
+    cosine, plain, again = regularizer.cosine().item(), perplexity(model), perplexity(looped)
+    print(f"{when}: cosine {cosine:.3f}, perplexity {plain:.2f}, looped {again:.2f}")
 
 
 files = sorted(given.text.glob("*.txt"))
 training, held_out = rows(files[:-1]), rows(files[-1:])
+if not (training and held_out):
+    options.error(f"text={given.text}: allowed is a folder of 2 or more .txt files with {given.length} tokens to a row")
 regularizer = CosineRegularizer(model, block=given.block, weight=given.weight)
 report("before")
 settings = TrainingArguments(str(given.out), max_steps=given.steps, learning_rate=given.lr, report_to=[])
-Trainer(model, settings, train_dataset=training, processing_class=tokenizer, callbacks=[regularizer]).train()
+trainer = Trainer(model, settings, train_dataset=training, processing_class=tokenizer, callbacks=[regularizer])
+trainer.train()
 report("after")
-model.save_pretrained(given.out)
+trainer.save_model()

@@ -109,8 +109,8 @@ class LoopPlan:
     def with_loops(self, loops: int) -> LoopPlan:
         """Returns the plan with the loopable block run ``loops`` times."""
         loopable = self._loopable(f"loop {loops} times")
-        if loops < 1:
-            raise PlanError(f"plan: {self} with loops={loops}; loops must be 1 or more")
+        if not isinstance(loops, int) or loops < 1:
+            raise PlanError(f"plan: {self} with loops={loops!r}; loops must be 1 or more")
         blocks = list(self.blocks)
         blocks[loopable] = replace(blocks[loopable], loops=loops)
         return LoopPlan(tuple(blocks), loopable)

@@ -142,3 +142,16 @@ def likelier(model: tf.PreTrainedModel, tokenizer: tf.PreTrainedTokenizerFast, q
         scores = model(both).logits.log_softmax(-1)[0, :-1].gather(1, both[0, 1:, None])
         sums.append(float(scores[len(before) - 1 :].sum()))
     return int(sums[1] > sums[0])
+
+
+@pytest.mark.parametrize("name", ["heal_gpt2.py", "regularize_llama.py"])
+def test_a_folder_with_too_little_text_is_refused_before_anything_is_trained(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = saved(tf.LlamaForCausalLM(tf.LlamaConfig(**SIZES, num_hidden_layers=4, vocab_size=19)), tmp_path / "llama")
+    text = some_text(tmp_path / "text")
+    for file in sorted(text.glob("*.txt"))[1:]:
+        file.unlink()
+    with pytest.raises(SystemExit):
+        run_example(monkeypatch, name, given, text, "--length", 8, "--out", tmp_path / "out")
+    assert "allowed is a folder of 2 or more .txt files" in capsys.readouterr().err

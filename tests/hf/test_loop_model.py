@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from transformers import PreTrainedModel
 
 from command_line import run as run_command
 from loopt import InputError
-from loopt.hf import CosineRegularizer, LoopedDecoder, loop_model
+from loopt.hf import CosineRegularizer, LoopedConfig, LoopedDecoder, LoopedForCausalLM, loop_model
 from loopt.hf.decoder_layers import find_layers
 
 SIZES: dict[str, Any] = {
@@ -209,6 +211,63 @@ def test_what_cannot_be_is_refused_with_what_was_looked_for() -> None:
         loop_model(by_layer, "2x5", layers=[0, 1])
 
 
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda: tf.LlamaModel(tf.LlamaConfig(**GROUPED)), "LlamaModel: cannot be looped; allowed is LlamaForCausalLM"),
+        (
+            lambda: tf.T5ForConditionalGeneration(tf.T5Config(d_model=8, d_ff=8, num_layers=1)),
+            "a decoder with a readout",
+        ),
+        (lambda: tf.BertForMaskedLM(tf.BertConfig(**SIZES)), "allowed is BertLMHeadModel"),
+        (lambda: loop_model(decoder(), "2x2"), "LoopedDecoder: is looped already; set_loops changes how often"),
+        (lambda: LoopedForCausalLM(LoopedConfig(plan="1x2", d_model=8, n_heads=2)), "is looped already"),
+        (lambda: "gpt2", "model='gpt2': allowed is a model of Transformers"),
+    ],
+)
+def test_what_is_no_decoder_with_a_readout_is_told_what_is(model: Callable[[], Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        loop_model(model(), "2x2")
+
+
+def test_a_model_that_reads_more_than_text_is_told_to_give_its_decoder() -> None:
+    vision = tf.SiglipVisionConfig(**SIZES, image_size=8, patch_size=4)
+    model = tf.Gemma3ForConditionalGeneration(
+        tf.Gemma3Config(text_config=tf.Gemma3TextConfig(**GROUPED, head_dim=8), vision_config=vision)
+    )
+    with pytest.raises(InputError, match="it reads more than text; allowed is its decoder alone, Gemma3ForCausalLM"):
+        loop_model(model, "2x2")
+
+
+def test_what_a_looped_model_is_made_with_is_checked() -> None:
+    for options, message in (
+        ({"plan": None}, "plan=None: allowed is a LoopPlan"),
+        ({"plan": "2x2", "damping": "x"}, "damping=x: allowed is a number or None"),
+        ({"plan": "2x2", "damping": math.nan}, "damping=nan: allowed is a number or None"),
+        ({"plan": "2x2", "layers": [0.5, 1]}, "allowed with plan 2x2 are 2 of 0 to 3"),
+    ):
+        with pytest.raises(InputError, match=message):
+            loop_model(decoder(), **options)
+    with pytest.raises(InputError, match="loops='3'; loops must be 1 or more"):
+        loop_model(decoder(), "2x2").set_loops("3")  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def test_it_keeps_its_attention_takes_embeddings_and_grows_its_vocabulary() -> None:
+    model = decoder("llama")
+    model.set_attn_implementation("eager")
+    looped = loop_model(model, "2x2")
+    assert looped.decoder.config._attn_implementation == "eager"
+    given: dict[str, Any] = {"max_new_tokens": 4, "do_sample": False, "pad_token_id": 0}
+    by_ids = looped.generate(ids(), **given)
+    by_embeddings = looped.generate(inputs_embeds=looped.get_input_embeddings()(ids()), **given)
+    assert by_embeddings.tolist() == by_ids[:, ids().shape[1] :].tolist()
+    before, words = looped(ids()).logits, model.config.vocab_size
+    looped.resize_token_embeddings(words + 3)
+    torch.testing.assert_close(looped(ids()).logits[..., :words], before)
+    assert looped(ids() * 0 + words + 2).logits.shape[-1] == words + 3
+
+
 @pytest.mark.parametrize("family", ["gpt2", "gemma3", "bloom"])
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 @pytest.mark.parametrize("beams", [1, 2])
@@ -291,6 +350,19 @@ def test_the_regularizer_is_minus_the_mean_cosine_of_layers_apart(family: str) -
     assert regularizer.cosine() > 0.5 > sum(cosines) / len(cosines)
     with pytest.raises(InputError, match="block"):
         CosineRegularizer(model, block=3)
+
+
+def test_the_regularizer_takes_what_is_looped_and_what_cannot_be() -> None:
+    looped = loop_model(decoder("llama"), "2x3", layers=[0, 3])
+    layers = [[p.flatten() for p in layer.parameters() if p.dim() == 2] for layer in looped.looped_layers]
+    cosines = [a @ b / a.norm() / b.norm() for a, b in zip(*layers, strict=True)]
+    torch.testing.assert_close(CosineRegularizer(looped, block=1, weight=2.0)(), -2 * sum(cosines) / len(cosines))
+    states = tf.MambaForCausalLM(tf.MambaConfig(hidden_size=8, num_hidden_layers=2, vocab_size=9, state_size=4))
+    assert -1 <= CosineRegularizer(states, block=1).cosine() <= 1
+    absent = tf.LlamaForCausalLM(tf.LlamaConfig(**GROUPED))
+    absent.model.layers = absent.model.layers[:3]
+    with pytest.raises(InputError, match=r"layers are not found; looked for an nn.ModuleList of num_hidden_layers=4"):
+        CosineRegularizer(absent, block=1)
 
 
 def test_analyze_similarity_takes_any_decoder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
@@ -215,10 +216,55 @@ def test_drafts_with_fewer_loops_change_no_token() -> None:
     drafted = model.generate(some_ids(1), assistant_early_exit=2, **settings)
     assert drafted.tolist() == plain.tolist()
     assert model.config.num_hidden_layers == 8
-    with pytest.raises(InputError, match="a multiple of 2 below 8"):
+    with pytest.raises(InputError, match="assistant_early_exit=3: allowed is a multiple of 2 below 8"):
         model.generate(some_ids(1), assistant_early_exit=3, **settings)
+    config = transformers.GenerationConfig(assistant_early_exit=5, **settings)
+    with pytest.raises(InputError, match="assistant_early_exit=5: allowed"):
+        model.generate(some_ids(1), config)
+    assert model.generate(some_ids(1), **settings).tolist() == plain.tolist()
     with pytest.raises(InputError, match="drafts need kxL"):
         to_transformers(native("1x(1,3,1)")).generate(some_ids(1), assistant_early_exit=3, **settings)
+
+
+def test_a_draft_that_is_interrupted_leaves_the_whole_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, logits_of = to_transformers(native("2x4")), some_ids(1)
+    with torch.no_grad():
+        expected = model(logits_of).logits
+    run = loopt.hf.LoopedForCausalLM.forward
+
+    def interrupted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.config.num_hidden_layers == 2:
+            raise KeyboardInterrupt
+        return run(self, *args, **kwargs)
+
+    monkeypatch.setattr(loopt.hf.LoopedForCausalLM, "forward", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.generate(logits_of, assistant_early_exit=2, max_new_tokens=4, do_sample=False, pad_token_id=0)
+    assert model.config.num_hidden_layers == 8
+    with torch.no_grad():
+        torch.testing.assert_close(model(logits_of).logits, expected)
+
+
+@torch.no_grad()
+def test_loops_given_when_it_is_loaded_are_those_that_run(tmp_path: Path) -> None:
+    model = to_transformers(native("2x3"))
+    model.save_pretrained(tmp_path)
+    for loops in (2, 5):
+        loaded = loopt.hf.LoopedForCausalLM.from_pretrained(tmp_path, loops=loops)
+        model.set_loops(loops)
+        assert loaded.config.num_hidden_layers == 2 * loops
+        torch.testing.assert_close(loaded(some_ids(1)).logits, model(some_ids(1)).logits)
+
+
+def test_loops_that_are_set_keep_checkpointing_as_it_was() -> None:
+    model = to_transformers(native("2x3"))
+    for enabled in (False, True):
+        if enabled:
+            model.train().gradient_checkpointing_enable()
+        for loops in (5, 1, 3):
+            model.set_loops(loops)
+            assert {step.gradient_checkpointing for step in model.model.steps} == {enabled}
+            assert {step.training for step in model.model.steps} == {enabled}
 
 
 def test_a_wrong_value_is_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,21 +21,30 @@ STATES = {"cache_params"}
 
 def find_layers(model: PreTrainedModel) -> tuple[nn.Module, str]:
     """Returns the module that holds a decoder's layers, and the name of their ModuleList in it."""
-    base = model.base_model
-    count = base.config.get_text_config(decoder=True).num_hidden_layers
-    unlike = []
-    for path, holder in base.named_modules():
-        for name, child in holder.named_children():
-            if isinstance(child, nn.ModuleList) and len(child) == count:
-                if all(_mixes_by_attention(layer) for layer in child):
-                    return holder, name
-                unlike.append(f"{path}.{name}".lstrip("."))
+    count, unlike = _count(model), []
+    for path, holder, name in _lists_of_layers(model):
+        if all(_mixes_by_attention(layer) for layer in getattr(holder, name)):
+            return holder, name
+        unlike.append(f"{path}.{name}".lstrip("."))
     found = f"not all layers of {', '.join(unlike)} are like that" if unlike else "there is none of that length"
     raise InputError(
         f"{type(model).__name__}: cannot be looped; looked for an nn.ModuleList of num_hidden_layers={count} layers, "
         "each with attention that is given a cache and has its place in it, layer_idx, and with no state-space module, "
         f"as GPT-2, Llama, Qwen, Gemma and Mistral have; {found}"
     )
+
+
+def _lists_of_layers(model: PreTrainedModel) -> Iterator[tuple[str, nn.Module, str]]:
+    """Yields where a ModuleList has as many modules as the decoder has layers: path and holder, and its name there."""
+    for path, holder in model.base_model.named_modules():
+        for name, child in holder.named_children():
+            if isinstance(child, nn.ModuleList) and len(child) == _count(model):
+                yield path, holder, name
+
+
+def _count(model: PreTrainedModel) -> int:
+    count: int = model.base_model.config.get_text_config(decoder=True).num_hidden_layers
+    return count
 
 
 def _mixes_by_attention(layer: nn.Module) -> bool:
@@ -63,7 +73,7 @@ def check_alike(layer: nn.Module, other: nn.Module, what: str) -> None:
     one, another = _described(layer), _described(other)
     for name in sorted(one.keys() | another.keys()):
         if one.get(name) != another.get(name):
-            raise InputError(f"{what}: they differ in {name}, {one.get(name)} and {another.get(name)}")
+            raise InputError(f"{what}: they differ in {name or 'class'}, {one.get(name)} and {another.get(name)}")
 
 
 def _described(layer: nn.Module) -> dict[str, Any]:
@@ -82,8 +92,13 @@ def matrices_by_layer(model: PreTrainedModel) -> list[dict[str, Tensor]]:
     of looped models of ours go by parameter group, where queries, keys and values are three."""
     if isinstance(model, LoopedForCausalLM | LoopedModel):
         return [layer_groups(layer) for layer in model.base_model.loop.layers]
-    holder, name = find_layers(model)
-    layers = getattr(holder, "looped_layers", None) or getattr(holder, name)
+    layers = getattr(model, "looped_layers", None)
+    if layers is None:  # any will do, also those that keep no keys and values
+        lists = [getattr(holder, name) for _, holder, name in _lists_of_layers(model)]
+        if not lists:
+            looked_for = f"an nn.ModuleList of num_hidden_layers={_count(model)} modules"
+            raise InputError(f"{type(model).__name__}: its layers are not found; looked for {looked_for}")
+        layers = lists[0]
     return [
         {key.removesuffix(".weight"): tensor for key, tensor in layer.named_parameters() if tensor.dim() == 2}
         for layer in layers

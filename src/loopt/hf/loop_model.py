@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -20,9 +21,11 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache
 from transformers.generation import GenerationMixin
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from loopt.errors import InputError
+from loopt.errors import InputError, require
 from loopt.hf.decoder_layers import check_alike, find_layers, layer_types, with_places
+from loopt.hf.modeling_looped import LoopedPreTrainedModel
 from loopt.plan import LoopPlan, Step
 
 Choice = Literal["first", "average"] | Sequence[int]
@@ -153,9 +156,16 @@ class LoopedDecoder(PreTrainedModel, GenerationMixin):
     def get_output_embeddings(self) -> nn.Module:
         return self.decoder.get_output_embeddings()
 
-    def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns what the decoder makes of a step's inputs: some make masks or positions in a way of their own."""
-        return self.decoder.prepare_inputs_for_generation(*args, **kwargs)
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.decoder.set_input_embeddings(value)
+
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        self.decoder.set_output_embeddings(value)
+
+    def prepare_inputs_for_generation(self, *args: Any, inputs_embeds: Tensor | None = None, **kwargs: Any) -> Any:
+        """Returns what the decoder makes of a step's inputs: some make masks or positions in a way of their own.
+        Transformers generates from embeddings where it finds ``inputs_embeds`` among the names."""
+        return self.decoder.prepare_inputs_for_generation(*args, inputs_embeds=inputs_embeds, **kwargs)
 
     def forward(
         self,
@@ -190,7 +200,11 @@ def loop_model(
     all that a layer stands for (either where the plan's depth is n; a plan with n layers of its own takes all), or one
     number for each. ``damping`` is where a learned factor on the additions of every extra loop starts: with 0 looping
     changes nothing at first, 1/L divides them by the loops; None adds them whole."""
+    _check_decoder(model)
+    require(isinstance(plan, str | LoopPlan), "plan", plan, "a LoopPlan, or text such as 4x6", InputError)
     plan = LoopPlan.parse(plan) if isinstance(plan, str) else plan
+    is_number = isinstance(damping, int | float) and math.isfinite(damping)
+    require(damping is None or is_number, "damping", damping, "a number or None", InputError)
     holder, name = find_layers(model)
     given = getattr(holder, name)
     chosen = _chosen(plan, len(given), layers)
@@ -206,6 +220,7 @@ def loop_model(
     except NotImplementedError as error:  # of those that have an encoder, too
         raise InputError(f"{type(model).__name__}: cannot be looped; {error}") from None
     looped = LoopedDecoder(LoopedDecoderConfig(text_config=text, plan=str(plan), damping=damping))
+    looped.set_attn_implementation(model.config._attn_implementation)
     for number, group in enumerate(chosen):
         for i in group:
             what = f"plan={plan}, layers={layers}: layer {i} cannot be layer {number} of the looped model"
@@ -220,6 +235,25 @@ def loop_model(
     looped.decoder.load_state_dict(weights)
     looped.generation_config = copy.deepcopy(model.generation_config)
     return looped.to(model.device).train(model.training)
+
+
+def _check_decoder(model: PreTrainedModel) -> None:
+    """Raises an InputError where a model is not what AutoModelForCausalLM builds for text, which the looped one has."""
+    kind = type(model).__name__
+    if isinstance(model, LoopedDecoder | LoopedPreTrainedModel):
+        raise InputError(f"{kind}: is looped already; set_loops changes how often")
+    if not isinstance(model, PreTrainedModel):
+        raise InputError(f"model={model!r:.80}: allowed is a model of Transformers, as AutoModelForCausalLM loads it")
+    expected = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(model.config), ())
+    kinds = expected if isinstance(expected, tuple) else (expected,)
+    if type(model) not in kinds:
+        allowed = " or ".join(one.__name__ for one in kinds) or "a decoder with a readout, such as LlamaForCausalLM"
+        raise InputError(f"{kind}: cannot be looped; allowed is {allowed}, as AutoModelForCausalLM loads it")
+    text = model.config.get_text_config(decoder=True)
+    if text is not model.config:
+        of_text = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(text), None)
+        alone = f", {of_text.__name__}" if isinstance(of_text, type) else ""
+        raise InputError(f"{kind}: cannot be looped, as it reads more than text; allowed is its decoder alone{alone}")
 
 
 def _weights(model: PreTrainedModel, given: nn.ModuleList, chosen: list[list[int]]) -> dict[str, Tensor]:
@@ -240,7 +274,7 @@ def _chosen(plan: LoopPlan, count: int, layers: Choice) -> list[list[int]]:
     """Returns, for every layer of the plan, the layers of the model that it is the mean of."""
     distinct = plan.distinct_layers
     if not isinstance(layers, str):
-        if len(layers) != distinct or not all(0 <= i < count for i in layers):
+        if len(layers) != distinct or not all(isinstance(i, int) and 0 <= i < count for i in layers):
             raise InputError(f"layers={list(layers)}: allowed with plan {plan} are {distinct} of 0 to {count - 1}")
         return [[i] for i in layers]
     if layers not in ("first", "average"):

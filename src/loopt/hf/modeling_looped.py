@@ -29,7 +29,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 from loopt.attention import Context, Heads, rotations, split_and_rotate
-from loopt.errors import InputError
+from loopt.errors import InputError, require
 from loopt.hf.carried_code import AUTO_MAP, write_code
 from loopt.hf.configuration_looped import LoopedConfig
 from loopt.model import Layer, Loop, make_norm
@@ -147,6 +147,18 @@ class LoopedPreTrainedModel(PreTrainedModel):
         else:
             super()._init_weights(module)
 
+    def save_pretrained(
+        self, save_directory: str | os.PathLike[str], *args: Any, push_to_hub: bool = False, **kwargs: Any
+    ) -> None:
+        """Saves the model with its code, so that it loads where loopt is not installed."""
+        for_the_hub = {name: kwargs.pop(name) for name in OF_PUSHES if name in kwargs}
+        self.config.auto_map = AUTO_MAP
+        super().save_pretrained(save_directory, *args, **kwargs)
+        write_code(save_directory)
+        if push_to_hub:  # afterwards, with the code
+            repo_id = for_the_hub.pop("repo_id", Path(save_directory).name)
+            self.push_to_hub(repo_id, token=kwargs.get("token"), **for_the_hub)
+
 
 class LoopedModel(LoopedPreTrainedModel):
     """The looped model without its readout."""
@@ -179,15 +191,18 @@ class LoopedModel(LoopedPreTrainedModel):
     def make_steps(self) -> None:
         """Gives every step of the plan that runs its place in the cache."""
         self.plan = self.config.running_plan
-        heads = self.shape.heads
+        self.config.num_hidden_layers = self.plan.depth  # also where `from_pretrained(..., loops=5)` changed the loops
+        heads, before = self.shape.heads, self._modules.get("steps")
         self.steps = nn.ModuleList(LayerStep(self.config, place, heads) for place in range(self.plan.depth))
+        self.steps.train(self.training)
+        if before is not None and before[0].gradient_checkpointing:
+            self._set_gradient_checkpointing(True, before[0]._gradient_checkpointing_func)
         self._output_capturing_hooks_installed = False  # the new modules have none yet
 
     def set_loops(self, loops: int) -> None:
         """Has the loopable block run ``loops`` times from now on. Caches made before have other places."""
         self.config.running_plan.with_loops(loops)  # refuses what cannot be, before anything changes
         self.config.loops = loops
-        self.config.num_hidden_layers = self.config.running_plan.depth
         self.make_steps()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -236,7 +251,7 @@ class LoopedModel(LoopedPreTrainedModel):
         if self.loop.cos is not None:
             rope = (self.loop.cos[positions], self.loop.sin[positions])  # [B, T, E] each
         context = Context(((x.shape[0], x.shape[1]),), rope, attend, run_layer=run_layer)
-        passes = self._passes()
+        passes = self.first_passes(self.config.num_hidden_layers)
         keys = [(layer, one.loop) for one in passes for layer in one.layers]
         inputs = {
             key: StepInputs(step, mask, cache, kwargs)  # type: ignore[arg-type]
@@ -246,18 +261,17 @@ class LoopedModel(LoopedPreTrainedModel):
             x = state
         return x
 
-    def _passes(self) -> tuple[Pass, ...]:
-        """Returns the passes to run. ``generate(assistant_early_exit=n)`` drafts with num_hidden_layers=n."""
-        depth, wanted = self.plan.depth, self.config.num_hidden_layers
-        if wanted == depth:
+    def first_passes(self, depth: int, name: str = "num_hidden_layers") -> tuple[Pass, ...]:
+        """Returns the passes that run ``depth`` layers: all, or the first loops, which
+        ``generate(assistant_early_exit=depth)`` drafts with."""
+        whole, layers = self.plan.depth, self.plan.distinct_layers
+        if depth == whole:
             return self.plan.passes
-        layers = self.plan.distinct_layers
         if len(self.plan.blocks) > 1:
-            raise InputError(f"num_hidden_layers={wanted}: allowed is {depth} with plan {self.plan}; drafts need kxL")
-        if not 0 < wanted < depth or wanted % layers:
-            allowed = f"a multiple of {layers} below {depth}"
-            raise InputError(f"num_hidden_layers={wanted}: allowed with plan {self.plan} is {allowed}")
-        return self.plan.passes[: wanted // layers]
+            raise InputError(f"{name}={depth}: allowed is {whole} with plan {self.plan}; drafts need kxL")
+        allowed = f"a multiple of {layers} below {whole}"
+        require(0 < depth < whole and depth % layers == 0, name, depth, f"{allowed} with plan {self.plan}", InputError)
+        return self.plan.passes[: depth // layers]
 
 
 class LoopedForCausalLM(LoopedPreTrainedModel, GenerationMixin):
@@ -274,6 +288,17 @@ class LoopedForCausalLM(LoopedPreTrainedModel, GenerationMixin):
     def set_loops(self, loops: int) -> None:
         """Has the loopable block run ``loops`` times from now on. Caches made before have other places."""
         self.model.set_loops(loops)
+
+    def generate(self, inputs: Tensor | None = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Generates as any model of Transformers does. With ``assistant_early_exit``, which drafts with the first
+        layers, those have to be whole loops."""
+        given = kwargs.get("assistant_early_exit", getattr(generation_config, "assistant_early_exit", None))
+        if given is not None:
+            self.model.first_passes(given, "assistant_early_exit")
+        try:
+            return super().generate(inputs, generation_config, *args, **kwargs)
+        finally:  # a draft that is interrupted leaves its own depth there
+            self.config.num_hidden_layers = self.model.plan.depth
 
     @can_return_tuple
     def forward(
@@ -309,15 +334,3 @@ class LoopedForCausalLM(LoopedPreTrainedModel, GenerationMixin):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
-
-    def save_pretrained(
-        self, save_directory: str | os.PathLike[str], *args: Any, push_to_hub: bool = False, **kwargs: Any
-    ) -> None:
-        """Saves the model with its code, so that it loads where loopt is not installed."""
-        for_the_hub = {name: kwargs.pop(name) for name in OF_PUSHES if name in kwargs}
-        self.config.auto_map = AUTO_MAP
-        super().save_pretrained(save_directory, *args, **kwargs)
-        write_code(save_directory)
-        if push_to_hub:  # afterwards, with the code
-            repo_id = for_the_hub.pop("repo_id", Path(save_directory).name)
-            self.push_to_hub(repo_id, token=kwargs.get("token"), **for_the_hub)

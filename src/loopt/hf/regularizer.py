@@ -47,10 +47,11 @@ class CosineRegularizer(TrainerCallback):
             self().backward()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        """Adds the mean cosine to what the Trainer logs."""
+        """Adds the mean cosine to what the Trainer prints and to its ``state.log_history``. Trackers of Transformers'
+        own have been called by then."""
         if logs is not None and "loss" in logs:
             with torch.no_grad():
-                logs["cosine"] = float(self.cosine())
+                logs["cosine"] = state.log_history[-1]["cosine"] = float(self.cosine())
 
 
 def _cosine(first: Tensor, second: Tensor) -> Tensor:
