@@ -57,6 +57,16 @@ def test_a_first_screen_leads_to_all_options(words: str, capsys: Captured) -> No
     assert all(re.search(rf"^  (?:-\w, )?{option}\b", whole, re.MULTILINE) for option in KEPT[words])
 
 
+def test_the_help_of_a_task_of_ones_own_imports_it() -> None:
+    script = Path(__file__).parents[1] / "examples" / "own_task.py"
+    command = [sys.executable, "-m", "loopt", "train", "parity", "--import", str(script), "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    examples = re.findall(r"^ *(loopt train parity.*)$", shown, re.MULTILINE)
+    assert len(examples) >= 3
+    assert all(re.match(r"loopt train parity --import \S*examples/own_task\.py\b", one) for one in examples)
+    assert re.search(r"more options, by group: loopt train\s+parity --import \S+ --help-all", shown)
+
+
 def test_the_screen_of_reproduce_names_every_experiment() -> None:
     screen = first_screens.kept_screen("reproduce") or ""
     for name in ("quick", *EXPERIMENTS, *LANGUAGE):

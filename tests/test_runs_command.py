@@ -57,7 +57,7 @@ def steps(folder: Path) -> list[int]:
 def test_runs_are_listed(trained: Path, capsys: Captured) -> None:
     assert run("runs") == 0
     shown = capsys.readouterr().out
-    rows = re.findall(r"│ (\S+) +│ +(\S+) │ +phop │ +1x2 │ +(\d+ of \d+) │ +(.*?) │ +(\S+B) │ +(.+?) ago │", shown)
+    rows = re.findall(r"│ (\S+) +│ +(\S+) │ +phop │ +1x2 │ +(\d+ of \d+) │ +(.*?) │ +(\S+B) │ +(.+?) │", shown)
     best = json.loads((trained / "a" / "done" / "result.json").read_text())["best_validation"]
     assert [row[:4] for row in rows] == [
         ("runs/a/done", "finished", "24 of 24", best),
@@ -69,6 +69,18 @@ def test_runs_are_listed(trained: Path, capsys: Captured) -> None:
     assert "runs/model" not in shown
 
 
+def test_where_the_screen_is_narrow_runs_are_told_apart(
+    trained: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = "a-name-that-says-what-was-tried"
+    (trained / "half").rename(trained / long)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("runs") == 0
+    shown = capsys.readouterr().out
+    assert f"runs/{long}" in shown
+    assert "runs/a/done" in shown
+
+
 def test_a_run_of_a_task_that_is_not_imported_is_named_with_what_to_import(trained: Path, capsys: Captured) -> None:
     file = trained / "half" / "config.json"
     config = json.loads(file.read_text())
@@ -78,8 +90,11 @@ def test_a_run_of_a_task_that_is_not_imported_is_named_with_what_to_import(train
     shown = capsys.readouterr().out
     assert "1 runs, " in shown
     assert re.search(r"^not listed: runs/half/config.json: .*--import my_task.py", shown, re.MULTILINE)
-    assert run("runs", "clean", "--finished") == 0
-    assert "runs/half" not in capsys.readouterr().out
+    assert run("runs", "clean", "--finished", "--yes") == 0
+    assert re.search(
+        r"^left alone: runs/half/config.json: .*--import my_task.py", capsys.readouterr().out, re.MULTILINE
+    )
+    assert steps(trained / "half")
 
 
 @pytest.fixture
@@ -207,6 +222,8 @@ def test_a_run_is_loaded_with_any_number_of_loops(trained: Path) -> None:
         ({"checkpoint": "worst"}, "checkpoint=worst: allowed is best | last | "),
         ({"device": "abacus"}, "device=abacus: not available here; allowed is auto | "),
         ({"loops": 0}, "loops must be 1 or more"),
+        ({"loops": 2.5}, "loops=2.5; loops must be 1 or more"),
+        ({"loops": "a"}, "loops='a'; loops must be 1 or more"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused_with_the_words_of_the_commands(
@@ -214,5 +231,7 @@ def test_what_cannot_be_loaded_is_refused_with_the_words_of_the_commands(
 ) -> None:
     with pytest.raises(InputError, match=re.escape(told)):
         loopt.load(trained / "half", **settings)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="directory=None: allowed is the path of a run"):
+        loopt.load(None)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"nowhere/config.json: no such file.*`loopt runs` lists runs"):
         loopt.load("nowhere")

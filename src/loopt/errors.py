@@ -5,8 +5,11 @@ An exported model carries this file, so it imports nothing but the standard libr
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
+import numbers
 from collections.abc import Iterable
+from typing import Any
 
 
 class InputError(ValueError):
@@ -39,6 +42,23 @@ def require(holds: bool, field: str, value: object, allowed: str, error: type[In
     """
     if not holds:
         raise error(f"{field}={value}: allowed is {allowed}")
+
+
+def require_numbers(config: Any, prefix: str = "") -> None:
+    """Raises a ConfigError where a field that a dataclass declares as a number holds something else, such as text.
+
+    >>> from dataclasses import make_dataclass
+    >>> require_numbers(make_dataclass("Sizes", [("steps", "int")])("5"))
+    Traceback (most recent call last):
+    loopt.errors.ConfigError: steps='5': allowed is an integer
+    """
+    kinds = {"int": (numbers.Integral, "an integer"), "float": (numbers.Real, "a number")}
+    for field in dataclasses.fields(config):
+        kind, _, rest = str(field.type).partition(" | ")
+        value = getattr(config, field.name)
+        if kind in kinds and not (value is None and rest == "None"):
+            holds = isinstance(value, kinds[kind][0]) and not isinstance(value, bool)
+            require(holds, prefix + field.name, repr(value), kinds[kind][1])
 
 
 def not_known(what: str, given: str, allowed: Iterable[str]) -> InputError:

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Literal, get_args, get_origin, get_type_hints
 
 from loopt.attention import Heads
-from loopt.errors import require
+from loopt.errors import require, require_numbers
 from loopt.limits import LARGEST
 from loopt.plan import LoopPlan
 
@@ -77,6 +77,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if isinstance(self.plan, str):
             object.__setattr__(self, "plan", LoopPlan.parse(self.plan))
+        require_numbers(self, "model.")
         for name in ("d_model", "n_heads", "d_ff"):
             self._require(1 <= getattr(self, name) <= LARGEST, name, f"1 to {LARGEST}")
         for name in ("vocab_size", "max_len"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -22,6 +23,7 @@ from loopt.runs.loop_counts import LoopCounts
 from loopt.runs.stacking import StackingConfig
 from loopt.tasks import AfterStart, PHop
 from loopt.text.source import Text
+from tiny_runs import TINY
 
 CONFIG = TrainConfig(
     source=PHop(p=(1, 2), n=24, alphabet=4),
@@ -297,3 +299,13 @@ def test_a_task_within_a_task_survives_json() -> None:
             nested = {**data["source"], "task": nested}
         with pytest.raises(ConfigError, match="nested too deep"):
             from_json({**data, "source": nested})
+
+
+@pytest.mark.parametrize("wrong", ["5", 2.5, True, None])
+def test_what_is_no_integer_is_named(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^steps={re.escape(repr(wrong))}: allowed is an integer$"):
+        replace(TINY, steps=wrong)
+    with pytest.raises(ConfigError, match=f"^model.d_model={re.escape(repr(wrong))}: allowed is an integer$"):
+        replace(TINY.model, d_model=wrong)
+    with pytest.raises(ConfigError, match=r"^model.rope_base='2000': allowed is a number$"):
+        replace(TINY.model, rope_base="2000")  # type: ignore[arg-type]

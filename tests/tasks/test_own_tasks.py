@@ -166,6 +166,8 @@ def draws(change: Any) -> dict[str, Any]:
         (draws(lambda b: replace(b, tokens=torch.randint(5, b.tokens.shape))), "draw gave other tokens"),
         ({"solve": lambda self, tokens: [0]}, "solve gave 1 labels for 3 tokens"),
         ({"solve": lambda self, tokens: [2 * t + (t == 3) for t in tokens]}, "where solve has 7"),
+        (draws(lambda b: b.tokens[:, 9]), "IndexError: index 9 is out of bounds for dimension 1 with size 3"),
+        (draws(lambda b: [][0]), "IndexError: list index out of range in test_own_tasks.py, line"),
     ],
 )
 def test_a_task_that_breaks_its_promises_is_refused_before_it_is_trained_on(

@@ -156,7 +156,10 @@ def _summary(engine: Engine, completions: Sequence[Completion], seconds: float) 
     bytes_of_number = model.token_embedding.weight.dtype.itemsize
     plan = model.plan_with(settings.loops)
     kept = cache_bytes(model.config, plan, engine.rows, engine.length, settings.policy, bytes_of_number)
-    parts = [f"{count} tokens in {seconds:.2f} s, {count / seconds:,.0f} tokens/s", f"{loops:.2f} loops a token"]
+    parts = [
+        f"{count} {'token' if count == 1 else 'tokens'} in {seconds:.2f} s, {count / seconds:,.0f} tokens/s",
+        f"{loops:.2f} loops a token",
+    ]
     if settings.draft_loops is not None:
         drafted = sum(completion.drafted for completion in completions)
         accepted = sum(completion.accepted for completion in completions)

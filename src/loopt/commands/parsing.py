@@ -88,6 +88,26 @@ def _integer(written: str) -> int:
 
 
 @registry.primitive_rule
+def _number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[float] | None:
+    if info.type is not float:
+        return None
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="FLOAT",
+        instance_from_str=lambda words: _float(words[0]),
+        is_instance=lambda value: type(value) in (int, float),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _float(written: str) -> float:
+    try:
+        return float(written)
+    except ValueError:
+        raise ValueError(f"{printable(repr(written[:40]))}: allowed is a number") from None
+
+
+@registry.primitive_rule
 def _path_in_utf8(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Path] | None:
     if info.type is not Path:
         return None

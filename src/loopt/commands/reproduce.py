@@ -112,7 +112,7 @@ class TableOptions:
     format: Literal["terminal", "markdown", "latex"] = "terminal"
     """How to print it."""
     rows: tuple[str, ...] = ()
-    """Only these rows, such as 1x6 6x1, compared on the seeds that they share; all unless given."""
+    """Only these rows, by plan or by name, such as 6x1, compared on the seeds that they share; all unless given."""
     results: tuple[Path, ...] = (Folders.results, PROJECT_RESULTS)
     """Where the result files are; a table for each folder that has any."""
     draw: Path | None = None

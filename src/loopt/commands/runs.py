@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _list(folder: Path) -> None:
-    table = _table("run", "state", "source", "plan", "step", "best on validation", "size", "changed")
+    table = _table("run", "state", "source", "plan", "step", "best", "size", "age")
     found = list(runs_in(folder))
     summaries = [summary_of(run) for run in found if isinstance(run, Run)]
     for one in summaries:
@@ -99,9 +99,13 @@ def _list(folder: Path) -> None:
     if summaries:
         screen().print(table)
     print(f"{len(summaries)} runs, {human(sum(one.size for one in summaries))}B")
+    _say_unreadable(found, "not listed")
+
+
+def _say_unreadable(found: list[Run | Unreadable], what: str) -> None:
     for run in found:
         if isinstance(run, Unreadable):
-            print(f"not listed: {printable(run.why)}")
+            print(f"{what}: {printable(run.why)}")
 
 
 def _cells(one: Summary) -> list[str]:
@@ -110,7 +114,7 @@ def _cells(one: Summary) -> list[str]:
         f"{one.step} of {config.steps}",
         one.best,
         f"{human(one.size)}B",
-        f"{_age(time.time() - one.changed)} ago",
+        _age(time.time() - one.changed),
     ]
     return [printable(one.run.directory), one.state, config.source.name, str(config.model.plan), *figures]
 
@@ -179,19 +183,20 @@ def _figure(value: Any) -> str:
 
 
 def _clean(options: CleanOptions) -> None:
-    runs = [run for run in runs_in(options.folder) if isinstance(run, Run)]
-    doomed = [one for run in runs for one in doomed_in(run, options.finished)]
+    found = list(runs_in(options.folder))
+    doomed = [one for run in found if isinstance(run, Run) for one in doomed_in(run, options.finished)]
     for one in doomed:
         if options.yes:
             delete(one)
         print(f"{printable(one.run.directory)}: checkpoint of step {one.step}, {human(one.size)}B")
     total = f"{len(doomed)} checkpoints, {human(sum(one.size for one in doomed))}B"
     print(f"deleted {total}" if options.yes else f"would delete {total}; --yes does" if doomed else "nothing to delete")
+    _say_unreadable(found, "left alone")
 
 
 def _table(first: str, *columns: str, title: str | None = None) -> Table:
     table = Table(title=title, title_justify="left")
-    table.add_column(first)
+    table.add_column(first, no_wrap=True, overflow="fold")  # what tells rows apart
     for column in columns:
         table.add_column(column, justify="right", overflow="fold")
     return table

@@ -25,7 +25,7 @@ class ExperimentOptions:
     scale: Scale = "cpu"
     """cpu: a miniature; short: the paper's sizes, a shorter recipe; paper: the appendix's setting."""
     rows: tuple[str, ...] = ()
-    """Only these rows, such as 1x6 6x1; all unless given."""
+    """Only these rows, by plan or by name, such as 6x1; all unless given."""
     seeds: int | None = None
     """How many seeds of every row; the paper's number at scale paper, else one."""
     together: int = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from loopt.report.screen import printable
 from loopt.runs import TrainConfig, read_config
 from loopt.runs.optimizers import OPTIMIZERS, with_optimizer
 from loopt.source import Source
-from loopt.tasks import AfterStart, Task
+from loopt.tasks import AfterStart, Task, origin_of
 from loopt.text.source import VOCABULARY, Text
 from loopt.training import Callback, Outcome, Session, presets, train
 from loopt.training.parallel import Ranks
@@ -72,13 +73,16 @@ def main(arguments: list[str]) -> int:
         prog, config = f"loopt train --from {given}", read_config(given)
     else:
         about = {name: first_line(presets.PRESETS.get(name, presets.small)) for name in presets.names()}
-        lines = "\n".join(f"  {name:14} {line}" for name, line in about.items())
+        width = max(map(len, about))
+        lines = "\n".join(f"  {name:{width}} {line}" for name, line in about.items())
         usage = USAGE.format(presets=lines, words=VOCABULARY)
         chosen = choose(arguments, usage, "preset", presets.names())
         if chosen is None:
             return 0
         name, rest = chosen
         prog, run, config = f"loopt train {name}", Path("runs") / name, presets.preset(name)
+        if origin := origin_of(config.source.name):
+            prog += f" --import {Path(os.path.relpath(origin)) if origin.endswith('.py') else origin}"
     options = _parse(prog, Options(run, config, Session()), rest)
     _require_affordable(options.config, options.session)
     outcome = train(options.config, options.run, options.session, callbacks=[_Announcement()])

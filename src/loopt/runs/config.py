@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from loopt.errors import require
+from loopt.errors import require, require_numbers
 from loopt.limits import LARGEST
 from loopt.model import ModelConfig
 from loopt.plan import LoopPlan
@@ -80,6 +80,7 @@ class TrainConfig:
     """Test examples, or sequences of text, for the final figure, measured on the best checkpoint."""
 
     def __post_init__(self) -> None:
+        require_numbers(self)
         for name in ("steps", "batch_size", "log_every", "eval_every", "eval_examples", "test_examples"):
             require(1 <= getattr(self, name) <= LARGEST, name, getattr(self, name), f"1 to {LARGEST}")
         fewest = self.source.smallest_batch

@@ -20,7 +20,7 @@ from typing import IO, Any, Literal
 from torch import Tensor
 
 from loopt.devices import DeviceName, pick_device
-from loopt.errors import ConfigError, InputError, RunError
+from loopt.errors import ConfigError, InputError, RunError, require
 from loopt.files import (
     check_signature,
     explain_os_errors,
@@ -379,6 +379,7 @@ def load(
 ) -> LoopedTransformer:
     """Returns the trained model of a run, ready to be called: its best checkpoint, its last one, or that of a step.
     With ``loops`` its loopable block runs so often, wherever a call does not say otherwise."""
+    require(isinstance(directory, str | Path), "directory", directory, "the path of a run", RunError)
     model = Run.load(directory).load_model(checkpoint)
     model.config = replace(model.config, plan=model.plan_with(loops))  # the weights stay those that were trained
     return model.to(pick_device(device))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from loopt.errors import InputError, require
 from loopt.model import LoopedTransformer
 from loopt.scoring.precision import autocast, exact_type, scoring_batch
 from loopt.scoring.readout import read_out
@@ -56,6 +57,7 @@ def exact_match(
 ) -> Score:
     """Returns the model's score on the first ``examples`` of a split, with any number of loops: unless given, the
     task's, or else the plan's."""
+    require(examples >= 1, "examples", examples, "1 or more", InputError)
     loops = task.loops if loops is None else loops
     device = model.token_embedding.weight.device
     batch_size = batch_size or scoring_batch(model.config, task.length, device)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
 from typing import get_args
 
 import torch
@@ -21,11 +27,31 @@ def check_examples(task: Task) -> None:
     if origin_of(task.name) is None:
         return  # loopt's tests have looked at its own, and large ones take their solvers long
     for part in {id(one): one for one in (*task.mixture, *task.tests.values())}.values():
-        for split in get_args(Split):
-            batch = part.sample(range(EXAMPLES), 0, split)
-            _check_tensors(part, batch)
-            _check_repeats(part, batch, part.sample(range(EXAMPLES // 2, EXAMPLES), 0, split))
-        _check_solver(part, batch)
+        with _naming_what_is_raised(part):
+            for split in get_args(Split):
+                batch = part.sample(range(EXAMPLES), 0, split)
+                _check_tensors(part, batch)
+                _check_repeats(part, batch, part.sample(range(EXAMPLES // 2, EXAMPLES), 0, split))
+            _check_solver(part, batch)
+
+
+@contextmanager
+def _naming_what_is_raised(task: Task) -> Iterator[None]:
+    """Makes one line of any error that the task's own code raises, with the place in its file."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        file = inspect.getsourcefile(type(task)) or ""
+        of_task = [one for one in traceback.extract_tb(error.__traceback__) if one.filename == file]
+        place = f" in {Path(file).name}, line {of_task[-1].lineno}" if of_task else ""
+        what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise _wrong(task, f"{what}{place}; with the settings {_settings(task)}") from error
+
+
+def _settings(task: Task) -> str:
+    return ", ".join(f"{field.name}={getattr(task, field.name)}" for field in fields(task) if field.init)[:200]
 
 
 def _wrong(task: Task, what: str) -> InputError:
