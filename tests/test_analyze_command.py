@@ -81,6 +81,25 @@ class TestGap:
         assert "no gap" in shown
         assert_drawn(tmp_path / "out", "gap")
 
+    def test_the_table_has_metrics_in_words_and_breaks_none(
+        self, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "64")
+        names = ("mawps_multiarith/bits_per_byte", "assignment_code_0", "all_tasks/bits_per_byte")
+        files = [
+            result_file(tmp_path, plan, dict.fromkeys(names, 1.2345), standard_errors=dict.fromkeys(names, 0.012345))
+            for plan in ("4x1", "4x6", "24x1")
+        ]
+        assert main(["analyze", "gap", *files, "--out", str(tmp_path / "out")]) == 0
+        printed = capsys.readouterr().out
+        assert "wrote" in printed
+        assert "nothing to draw" in printed
+        assert list(json.loads((tmp_path / "out" / "gap.json").read_text())["gaps"]) == list(names)
+        metrics = " ".join(line.split("│")[1] for line in printed.splitlines() if line.startswith("│")).split()
+        told = "MAWPS MultiArith, bits per byte variable assignment as code, depth 0 15 tasks, bits per byte"
+        assert metrics == told.split()
+        assert {"baselines", "1.234"} <= set(re.findall(r"[\w.]+", printed))
+
     def test_answers_beside_the_files_are_compared_question_by_question(self, tmp_path: Path, capsys: Captured) -> None:
         pytest.importorskip("matplotlib")
         files = []

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.text import Text
 
 from look import contrast, seen_apart, texts_of
 from loopt.analysis.exits import THRESHOLDS
+from loopt.analysis.gap import Gap
+from loopt.analysis.intervals import Interval
 from loopt.plan import LoopPlan
 from loopt.report.by_difficulty import draw_by_difficulty
 from loopt.report.by_loops import draw_by_loops
+from loopt.report.comparison import Comparison, TrainedModel
+from loopt.report.curves import draw_curves
 from loopt.report.exit_curve import draw_exit_curve
 from loopt.report.figures import (
     COLORS,
@@ -31,6 +37,8 @@ from loopt.report.figures import (
     style_of,
     write_figure,
 )
+from loopt.report.gap_figure import draw_gaps
+from loopt.report.heatmaps import draw_heatmaps
 from loopt.report.sheet import Cell, Line, Sheet
 from loopt.report.sheet_figure import draw_sheet
 from loopt.report.trace_figure import draw_trace
@@ -67,13 +75,24 @@ def test_labels_can_be_read_on_paper() -> None:
 
 @given(st.lists(st.floats(0, 100), max_size=12))
 def test_labels_keep_apart_and_in_order(heights: list[float]) -> None:
-    moved = spread_labels(heights, 13.0)
+    moved = spread_labels(heights, 13.0, (-100.0, 200.0))
     assert all(b - a >= 13 - 1e-9 for a, b in itertools.pairwise(sorted(moved)))
     for (was, now), (other_was, other_now) in itertools.combinations(zip(heights, moved, strict=True), 2):
         assert was == other_was or (was < other_was) == (now < other_now)
     assert sum(moved) == pytest.approx(sum(heights))
     if all(abs(a - b) >= 13 for a, b in itertools.combinations(heights, 2)):
         assert moved == pytest.approx(heights)
+
+
+@given(st.lists(st.floats(-20, 120), min_size=1, max_size=12), st.floats(0, 30))
+def test_labels_stay_within_as_far_as_there_is_room(heights: list[float], apart: float) -> None:
+    moved = sorted(spread_labels(heights, apart, (0.0, 100.0)))
+    assert all(b - a >= apart - 1e-9 for a, b in itertools.pairwise(moved))
+    below, above = -moved[0], moved[-1] - 100.0
+    if (len(heights) - 1) * apart <= 100:
+        assert max(below, above) <= 1e-9
+    else:
+        assert below == pytest.approx(above, abs=1e-9)
 
 
 @pytest.mark.parametrize("log", [False, True])
@@ -84,11 +103,15 @@ def test_labels_stand_beside_the_axes_and_on_no_other_label(log: bool) -> None:
         axes.plot([1, 10], [1, y])
     if log:
         axes.set_yscale("log")
-    label_ends(axes, [(10, y, f"a model\nof {y:g}", COLORS[0]) for y in (40.0, 41.0, 42.0, 99.0)])
+    label_ends(axes, [(10, y, f"a model\nof {y:g}", COLORS[0]) for y in (1.0, 40.0, 41.0, 42.0, 99.0)])
     figure.draw_without_rendering()
     boxes = [Text.get_window_extent(text) for text in axes.texts]  # an annotation's own has its line in it, too
     assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
     assert all(axes.bbox.x1 < box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
+    assert all(axes.bbox.y0 <= box.y0 and box.y1 <= axes.bbox.y1 for box in boxes)
+    led = [text.arrow_patch.get_window_extent() for text in axes.texts if text.arrow_patch]
+    assert len(led) >= 2
+    assert all(line.x1 <= box.x0 for line in led for box in boxes)  # so that it crosses no label
 
 
 def test_nobody_elses_figures_change(tmp_path: Path) -> None:
@@ -112,6 +135,10 @@ def test_loops_are_drawn_with_a_label_at_the_end_of_each_curve(tmp_path: Path) -
     assert (tmp_path / "loops.svg").read_bytes() == before  # the same figure gives the same file
     texts = is_drawn(draw_by_loops({"a model": curves, "another": curves}, 2, tmp_path), "loops")
     assert {"a model", "another"} <= set(texts)
+    assert [texts.count(name) for name in curves] == [1, 1]  # one legend for both
+    others = {name.replace("6", "8"): curve for name, curve in curves.items()}
+    texts = is_drawn(draw_by_loops({"a model": curves, "another": others}, 2, tmp_path), "loops")
+    assert {*curves, *others} <= set(texts)
 
 
 def test_difficulty_has_a_panel_for_each_number_of_layers(tmp_path: Path) -> None:
@@ -155,9 +182,61 @@ def test_a_column_without_results_is_not_drawn(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+def test_a_row_without_results_is_not_drawn(tmp_path: Path) -> None:
+    rows = [[Cell.of([30.0], 40.0), Cell.of([], 50.0)], [Cell.of([], 41.0), Cell.of([], 51.0)]]
+    texts = is_drawn(draw_sheet(sheet(*rows), tmp_path), "table")
+    assert "Base (0⊗1)" in texts
+    assert "Base (1⊗1)" not in texts
+
+
+def test_every_panel_has_the_numbers_of_its_own_axis(tmp_path: Path) -> None:
+    one = sheet([Cell.of([float(i)], None) for i in range(1, 9)], columns=8)
+    tops = (1.0, 3.0, 20.0, 100.0, 4.0, 6.0, 100.0, 100.0)
+    texts = is_drawn(draw_sheet(replace(one, tops=tops, unit=""), tmp_path), "table")
+    assert {"0.25", "3", "20", "4", "6"} <= set(texts)
+    assert texts.count("0") == 8
+    assert texts.count("100") == 3
+    assert texts[-1] == "bar and number: ours"
+
+
+def test_gaps_beyond_the_axis_have_arrows_and_undefined_ones_no_row(tmp_path: Path) -> None:
+    gaps = {
+        "within": Gap(80.0, Interval(70.0, 90.0), ""),
+        "a wide one": Gap(120.0, Interval(-400.0, 2200.0), ""),
+        "far off": Gap(554.0, None, ""),
+        "none": Gap(None, None, "no gap: both baselines have 5"),
+    }
+    texts = is_drawn(draw_gaps(gaps, ("(4⊗1)", "(4⊗6)", "(24⊗1)"), tmp_path), "gap")
+    assert {"within", "a wide one", "far off", "80", "120", "554", "(4⊗1)", "(24⊗1)"} <= set(texts)
+    assert "none" not in texts
+    places = [int(text.replace("−", "-")) for text in texts if re.fullmatch(r"−?\d+", text)]
+    assert max(place for place in places if place != 554) <= 250
+    assert draw_gaps({"none": gaps["none"]}, ("a", "b", "c"), tmp_path / "none") == []
+    assert not (tmp_path / "none").exists()
+
+
+def test_guessing_is_named_beside_the_curves(tmp_path: Path) -> None:
+    plans = {"iso_param": "1x1", "looped": "1x4", "iso_flop": "4x1"}
+    curve = [(50, 0.23), (100, 0.25)]
+    rows = {role: TrainedModel(LoopPlan.parse(plan), 10, 10, 0.25, 100, 1.0, curve) for role, plan in plans.items()}
+    is_drawn(draw_curves(Comparison(**rows), 0.25, tmp_path), "curves")
+    drawn = (tmp_path / "curves.svg").read_text(encoding="utf-8")
+    (ours,) = re.findall(r"translate\(([\d.]+) [\d.]+\)\">Loop", drawn)  # of two lines, which have no x
+    assert re.findall(r'x="([\d.]+)"[^>]*>guessing<', drawn) == [ours]
+
+
+def test_heatmaps_say_what_their_axes_are(tmp_path: Path) -> None:
+    texts = is_drawn(draw_heatmaps({"a run": {"query": torch.eye(3)}}, tmp_path), "similarity")
+    assert texts.count("layer") == 2
+    assert "a run" in texts
+
+
 def test_what_is_missing_or_varies_is_said(tmp_path: Path) -> None:
-    rows = [[Cell.of([30.0], None, every=(10.0, 30.0))], [Cell.of([], None)]]
-    texts = is_drawn(draw_sheet(sheet(*rows, columns=1), tmp_path), "table")
+    rows = [
+        [Cell.of([30.0], None, every=(10.0, 30.0)), Cell.of([5.0], None)],
+        [Cell.of([], None), Cell.of([5.0], None)],
+    ]
+    texts = is_drawn(draw_sheet(sheet(*rows), tmp_path), "table")
     key = " ".join(texts)  # of several lines
     assert "line: range of all seeds of the row" in key
     assert "–: not measured" in key

@@ -103,6 +103,32 @@ TASKS: dict[str, EvalTask] = {
 }
 
 
+_WORDS = {
+    **{group: title[0].lower() + title[1:] for group, title in GROUP_TITLES.items()},
+    **{task.name: task.title for task in TASKS.values()},
+    **{
+        task.name: f"variable assignment as {task.rendering}, depth {task.depth}"
+        for task in TASKS.values()
+        if task.group == "primitives"
+    },
+    "tydiqa_nocontext": "TydiQA without context",
+    "tydiqa_goldp": "TydiQA with context",
+    "all_tasks": "15 tasks",
+    "choice": "by choice",
+}
+
+
+def metric_in_words(metric: str) -> str:
+    """Returns the name of a metric as a reader would say it; one that is not of the tasks with spaces in it.
+
+    >>> metric_in_words("open_book/bits_per_byte"), metric_in_words("assignment_code_0/choice")
+    ('open book QA, bits per byte', 'variable assignment as code, depth 0, by choice')
+    >>> metric_in_words("validation_perplexity")
+    'validation perplexity'
+    """
+    return ", ".join(_WORDS.get(part, part.replace("_", " ")) for part in metric.split("/"))
+
+
 def select(words: Sequence[str]) -> list[EvalTask]:
     """Returns the tasks that ``words`` name, each once, in the order of the catalogue.
 

@@ -27,8 +27,7 @@ def draw_curves(comparison: Comparison, chance: float, folder: Path) -> list[Pat
         axes.plot(steps, percents, **style)
         ends.append((steps[-1], percents[-1], f"{row.name}\n{row.parameters:,} parameters", style["color"]))
     axes.axhline(100 * chance, color=MUTED, linestyle=(0, (1, 3)), linewidth=1)
-    above = {"xytext": (4, -10), "textcoords": "offset points", "color": MUTED}
-    axes.annotate("guessing", (0, 100 * chance), **above)
+    ends.append((steps[-1], 100 * chance, "guessing", MUTED))
     axes.set(xlabel="training steps", ylabel="validation accuracy, %", ylim=(0, 104))
     axes.set_xlim(left=0)
     label_ends(axes, ends)

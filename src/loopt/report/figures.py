@@ -28,6 +28,7 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 DASHES = ("-", "--", "-.", ":")
 SIDE_BY_SIDE = 3
 LABEL_SIZE = 8.5  # points
+LEADER = {"arrowstyle": "-", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 4, "relpos": (0, 0.5)}  # left of its label
 
 STYLE: dict[str, Any] = {
     "font.size": 9,
@@ -125,14 +126,15 @@ def plot_spreads(axes: Any, curve: Mapping[Any, Spread], **style: Any) -> None:
 
 
 def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]]) -> None:
-    """Writes a label beside the end of each curve, right of the axes: (x, y, text, color). Labels keep apart; a thin
-    line leads to the end of one that had to move. To be called when everything else is drawn."""
+    """Writes a label beside the end of each curve, right of the axes: (x, y, text, color). Labels keep apart and within
+    the height of the axes, as far as there is room; a thin line leads to the end of one that had to move. To be called
+    when everything else is drawn."""
     axes.figure.draw_without_rendering()  # now the axes have their height
     line = 1.5 * LABEL_SIZE / 72 * axes.figure.dpi / axes.bbox.height
     tall = max((text.count("\n") + 1 for _, _, text, _ in ends), default=1)
     to_axes = axes.transData + axes.transAxes.inverted()
     right = [to_axes.transform((x, y)) for x, y, _, _ in ends]
-    heights = spread_labels([float(height) for _, height in right], line * tall)
+    heights = spread_labels([float(height) for _, height in right], line * tall, (line * tall / 2, 1 - line * tall / 2))
     for (x, y, text, color), (end, was), height in zip(ends, right, heights, strict=True):
         led = abs(height - was) > line / 3 or end < 0.97
         axes.annotate(
@@ -144,17 +146,16 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, float, str, str]]) -> None
             va="center",
             fontsize=LABEL_SIZE,
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 1, "shrinkB": 4}
-            if led
-            else None,
+            arrowprops={**LEADER, "color": color} if led else None,
         )
 
 
-def spread_labels(heights: Sequence[float], apart: float) -> list[float]:
-    """Returns the heights of labels, moved as little as it takes to be ``apart`` from each other.
+def spread_labels(heights: Sequence[float], apart: float, within: tuple[float, float]) -> list[float]:
+    """Returns the heights of labels, moved as little as it takes to be ``apart`` from each other and ``within`` two
+    heights; where these have no room for all, as many hang out below as above.
 
-    >>> spread_labels([30.0, 99.0, 99.0], apart=10.0)
-    [30.0, 94.0, 104.0]
+    >>> spread_labels([30.0, 99.0, 99.0], 10.0, (0.0, 200.0)), spread_labels([30.0, 99.0, 99.0], 10.0, (0.0, 100.0))
+    ([30.0, 94.0, 104.0], [30.0, 90.0, 100.0])
     """
     order = sorted(range(len(heights)), key=lambda i: heights[i])
     pools: list[list[float]] = []  # labels that touch: where each would put the lowest of all
@@ -162,7 +163,10 @@ def spread_labels(heights: Sequence[float], apart: float) -> list[float]:
         pools.append([heights[i] - place * apart])
         while len(pools) > 1 and fmean(pools[-2]) > fmean(pools[-1]):
             pools[-2:] = [pools[-2] + pools[-1]]
-    lowest = [fmean(pool) for pool in pools for _ in pool]
+    low, high = within[0], within[1] - (len(heights) - 1) * apart  # of the lowest of all
+    if high < low:
+        low = high = (low + high) / 2
+    lowest = [min(max(fmean(pool), low), high) for pool in pools for _ in pool]
     moved = dict(zip(order, (low + place * apart for place, low in enumerate(lowest)), strict=True))
     return [moved[i] for i in range(len(heights))]
 

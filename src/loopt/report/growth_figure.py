@@ -11,7 +11,7 @@ from loopt.theory.growth import Panel
 @in_style
 def draw_growth(growth: tuple[Panel, ...], folder: Path, name: str) -> list[Path]:
     """Draws a panel for each size, as NAME.svg and NAME.png: lines are formulas, marks what was built."""
-    figure, every = panels(len(growth))
+    figure, every = panels(len(growth), 4.4, 3.1)
     for axes, panel in zip(every, growth, strict=True):
         axes.set_xscale("log", base=2)
         if panel.logarithmic:
@@ -27,6 +27,7 @@ def draw_growth(growth: tuple[Panel, ...], folder: Path, name: str) -> list[Path
         axes.xaxis.set_major_formatter("{x:.0f}")
         if not panel.logarithmic:
             axes.set_ylim(bottom=0)
+            axes.yaxis.get_major_locator().set_params(integer=True)
         axes.legend()
     figure.suptitle(
         "Lines are formulas, marks what was built; of bits, the fewest that its certificate takes",

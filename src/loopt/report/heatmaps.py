@@ -24,7 +24,7 @@ def draw_heatmaps(runs: Mapping[str, Mapping[str, Tensor]], folder: Path) -> lis
     grid = figure.subplots(len(runs), len(groups), squeeze=False)
     white = min(0.0, *(float(matrix.min()) for matrices in runs.values() for matrix in matrices.values()))
     for row, (name, matrices) in zip(grid, runs.items(), strict=True):
-        row[0].set_ylabel(name, fontsize=9)
+        row[0].set_ylabel(f"{name}\nlayer", fontsize=9)
         for axes, group in zip(row, groups, strict=True):
             if group not in matrices:  # only some models have a gate
                 axes.set_axis_off()

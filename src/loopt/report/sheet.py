@@ -146,7 +146,7 @@ class Sheet:
     tops: tuple[float, ...] = ()
     """The end of each column's axis in a figure; 100, of percents, unless given."""
     unit: str = "accuracy, %"
-    """What the figure shows."""
+    """What the figure shows; empty where the names of its columns say it."""
     in_words: tuple[str, ...] = ()
     """What the columns are called in a figure; their headings unless given."""
 

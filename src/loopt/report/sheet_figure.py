@@ -12,7 +12,7 @@ from loopt.report.figures import BLUE, FAINT, INK, MUTED, VERMILION, in_style, r
 from loopt.report.sheet import Cell, Sheet
 
 SIDE_BY_SIDE = 4
-TITLE_WIDTH = 30  # characters
+TITLE_WIDTH = 35  # characters
 CHARACTERS_AN_INCH = 14  # of the key below all panels
 BASELINE, TRACK = "#a9b1ba", "#eef0f2"
 TICK = {"linestyle": "", "marker": "|", "markersize": 12, "markeredgewidth": 2.2, "color": VERMILION}
@@ -20,9 +20,9 @@ TICK = {"linestyle": "", "marker": "|", "markersize": 12, "markeredgewidth": 2.2
 
 @in_style
 def draw_sheet(sheet: Sheet, folder: Path, name: str = "table") -> list[Path]:
-    """Draws a panel for each column that has numbers of ours, as NAME.svg and NAME.png; returns no files where there is
-    none. A line over a bar is the range of a row's seeds."""
-    lines = [line for line in sheet.lines if not line.derived]
+    """Draws a panel for each column that has numbers of ours, of the rows that have some, as NAME.svg and NAME.png;
+    returns no files where there is none. A line over a bar is the range of a row's seeds."""
+    lines = [line for line in sheet.lines if not line.derived and any(cell.ours is not None for cell in line.cells)]
     drawn = [i for i in range(len(sheet.columns)) if any(line.cells[i].ours is not None for line in lines)]
     if not drawn:
         return []
@@ -35,13 +35,11 @@ def draw_sheet(sheet: Sheet, folder: Path, name: str = "table") -> list[Path]:
         title = (sheet.in_words or sheet.columns)[column]
         axes.set_title("\n".join(textwrap.wrap(title, TITLE_WIDTH)))
         axes.set_yticks(places, [line.name for line in lines])
-        axes.tick_params(axis="y", length=0)
+        axes.tick_params(axis="y", length=0, labelleft=axes.get_subplotspec().is_first_col())
     grid[0].set_ylim(len(lines) - 0.5, -0.5)
-    for axes in grid:
-        axes.label_outer()
     cells = [line.cells[column] for line in lines for column in drawn]
-    key = textwrap.wrap(f"{sheet.unit} {_key(cells)}", int(CHARACTERS_AN_INCH * figure.get_figwidth()))
-    figure.supxlabel("\n".join(key), fontsize=9)
+    key = f"{sheet.unit} ({_key(cells)})" if sheet.unit else _key(cells)
+    figure.supxlabel(textwrap.fill(key, int(CHARACTERS_AN_INCH * figure.get_figwidth())), fontsize=9)
     return write_figure(figure, folder, name)
 
 
@@ -49,11 +47,13 @@ def _panels(count: int, lines: int) -> tuple[Any, list[Any]]:
     """Returns a figure and its axes, which share the rows."""
     require_matplotlib()
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     wide = min(count, SIDE_BY_SIDE)
     high = math.ceil(count / wide)
-    size = 1.4 + 2.6 * wide, 0.5 + high * (0.6 + 0.27 * lines)
-    figure = Figure(figsize=size, layout="constrained")
+    size = 1.4 + 2.6 * wide, 0.5 + high * (0.75 + 0.27 * lines)
+    apart = ConstrainedLayoutEngine(w_pad=0.12)  # so that a number is not taken for the next panel's
+    figure = Figure(figsize=size, layout=apart)
     grid: list[Any] = []
     for place in range(count):
         grid.append(figure.add_subplot(high, wide, place + 1, sharey=grid[0] if grid else None))
@@ -61,6 +61,8 @@ def _panels(count: int, lines: int) -> tuple[Any, list[Any]]:
 
 
 def _draw_column(axes: Any, cells: Sequence[Cell], colors: Sequence[str], top: float) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     places = range(len(cells))
     axes.barh(places, [top] * len(cells), color=TRACK, height=0.66)  # so that a bar of length 0 is seen to be one
     axes.barh(places, [cell.ours or 0.0 for cell in cells], color=colors, height=0.66)
@@ -72,7 +74,8 @@ def _draw_column(axes: Any, cells: Sequence[Cell], colors: Sequence[str], top: f
         axes.text(1.22 * top, place, text, ha="right", va="center", color=INK, fontsize=8.5)
     if paper := [(cell.paper, place) for place, cell in enumerate(cells) if cell.paper is not None]:
         axes.plot(*zip(*paper, strict=True), clip_on=False, **TICK)
-    axes.set(xlim=(0, 1.23 * top), xticks=[top * quarter / 4 for quarter in range(5)])
+    ticks = MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]).tick_values(0, top)
+    axes.set(xlim=(0, 1.23 * top), xticks=[tick for tick in ticks if tick <= top])
     axes.xaxis.set_major_formatter("{x:g}")
     axes.spines["left"].set_visible(False)
     axes.spines["bottom"].set(bounds=(0, top), color=FAINT)
@@ -88,4 +91,4 @@ def _key(cells: Sequence[Cell]) -> str:
         marks.append("tick: the paper's")
     if any(cell.ours is None for cell in cells):
         marks.append("–: not measured")
-    return f"({'; '.join(marks)})"
+    return "; ".join(marks)

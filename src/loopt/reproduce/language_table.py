@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from loopt.analysis import percent_gap
+from loopt.evaluation.catalogue import metric_in_words
 from loopt.report.sheet import Cell, Line, Sheet
 from loopt.reproduce.experiment import Experiment, Row, Scale
 from loopt.reproduce.language_paper import CLOSED_BOOK, HEADLINE, MATH, OPEN_BOOK, PRIMITIVES
@@ -44,6 +45,11 @@ class Column:
     @property
     def digits(self) -> int:
         return 1 if self.is_percent else 2 if self.metric == "perplexity" else 3
+
+    @property
+    def in_words(self) -> str:
+        """Returns what the column is called in a figure, with its unit."""
+        return metric_in_words(self.metric) + (", %" if self.is_percent else "")
 
     def gap(self, looped: float, iso_param: float, iso_flop: float) -> float | None:
         """Returns the % gap; None where depth, with parameters of its own, does not help."""
@@ -122,7 +128,8 @@ def _sheet(experiment: Experiment, scale: Scale, measured: TableResults, view: s
     labels = [one.heading for one in columns]
     notes = [*_notes(experiment, scale, measured), *notes_on_runs(measured)]
     tops = tuple(_top(one, index, lines) for index, one in enumerate(columns))
-    return Sheet(title, labels, lines, notes, DETAILS, tops, unit="perplexity, bits a byte, or %")
+    words = tuple(one.in_words for one in columns)
+    return Sheet(title, labels, lines, notes, DETAILS, tops, unit="", in_words=words)
 
 
 def _top(column: Column, index: int, lines: list[Line]) -> float:

@@ -59,34 +59,44 @@ def panels() -> tuple[Panel, ...]:
     return (
         Panel(
             "loops",
-            "n elements, or p hops",
+            "number of elements n, or of hops p",
             (
-                _curve("5.1, over n", composition(6), words["S3"], _loops, depth),
-                _curve("5.3, over p", sizes.phop, pointers, _loops, depth),
-                _curve("5.3 in F_s, over p", lambda p: sizes.phop_by_counting(p, 200), counting, _loops, depth),
+                _curve("Theorem 5.1 (groups), over n", composition(6), words["S3"], _loops, depth),
+                _curve("Corollary 5.3 (p-hop), over p", sizes.phop, pointers, _loops, depth),
+                _curve(
+                    "the same, rounded to s bits", lambda p: sizes.phop_by_counting(p, 200), counting, _loops, depth
+                ),
             ),
         ),
         Panel(
             "width d",
-            "n",
+            "number of elements or letters n",
             (
-                _curve("5.1, S5", composition(120), words["S5"], _width, width),
-                _curve("5.1, S3", composition(6), words["S3"], _width, width),
-                _curve("5.3 in F_s", by_counting, lookups, _width, width),
+                _curve("Theorem 5.1 (group S5)", composition(120), words["S5"], _width, width),
+                _curve("Theorem 5.1 (group S3)", composition(6), words["S3"], _width, width),
+                _curve("Corollary 5.3 (4-hop), rounded", by_counting, lookups, _width, width),
             ),
         ),
         Panel(
-            "bits s of F_s",
-            "n",
+            "bits of precision s",
+            "number of elements or letters n",
             (
-                Curve("5.3, 4-hop", _points(by_counting, range(2, 201), _bits), _certified_hops()),
-                Curve("5.1, S3", _points(composition(6), range(2, 201), _bits), _certified_words()),
+                Curve("Corollary 5.3 (4-hop)", _points(by_counting, range(2, 201), _bits), _certified_hops()),
+                Curve("Theorem 5.1 (group S3)", _points(composition(6), range(2, 201), _bits), _certified_words()),
             ),
         ),
         Panel(
-            "hidden units d_ff",
-            "|G|",
-            (_curve("5.1", lambda order: sizes.composition(order, 2), groups, lambda one: one.d_ff, lambda f: f.d_ff),),
+            "hidden units",
+            "size of the group |G|",
+            (
+                _curve(
+                    "Theorem 5.1 (groups)",
+                    lambda order: sizes.composition(order, 2),
+                    groups,
+                    lambda one: one.d_ff,
+                    lambda one: one.d_ff,
+                ),
+            ),
             logarithmic=True,
         ),
     )

@@ -15,7 +15,7 @@ from loopt.analysis.points import Point, read_point, shared_metrics
 from loopt.commands.analyze.output import OF_FILES, shown, write_json
 from loopt.commands.parsing import parse_options
 from loopt.errors import InputError
-from loopt.evaluation.catalogue import GROUPS, TASKS
+from loopt.evaluation.catalogue import GROUPS, TASKS, metric_in_words
 from loopt.evaluation.exchange import Prediction
 from loopt.evaluation.lines import ANSWERS, read_lines
 from loopt.report.gap_figure import draw_gaps
@@ -57,14 +57,24 @@ def main(name: str, arguments: list[str]) -> None:
         one: gap_between(_measured(looped, one), _measured(base, one), _measured(deep, one), together.get(one))
         for one in metrics
     }
+    rows = [
+        [metric_in_words(metric), *(_score(point, metric) for point in (base, looped, deep)), _shown(gap)]
+        for metric, gap in gaps.items()
+    ]
+    screen().print(_table(["metric", *titles, "% gap"], rows))
+    in_words = {metric_in_words(metric): gap for metric, gap in gaps.items()}
+    write_json(options.out, "gap", _as_json([base, looped, deep], gaps), lambda to: draw_gaps(in_words, titles, to))
+
+
+def _table(headings: list[str], rows: list[list[str]]) -> Table:
+    """Returns the rows as a table whose columns have room for their longest words, so that no word is broken."""
     table = Table(title="% Gap, with its 95% interval where standard errors are known", title_justify="left")
-    for column in ("metric", *titles, "% gap"):
-        table.add_column(column, justify="left" if column == "metric" else "right", overflow="fold")
-    for metric, gap in gaps.items():
-        scores = (_score(point, metric) for point in (base, looped, deep))
-        table.add_row(metric, *scores, gap.undefined or shown(gap.percent, gap.interval, 3))
-    screen().print(table)
-    write_json(options.out, "gap", _as_json([base, looped, deep], gaps), lambda to: draw_gaps(gaps, titles, to))
+    for index, heading in enumerate(headings):
+        longest = max(len(word) for row in [headings, *rows] for word in row[index].split())
+        table.add_column(heading, justify="right" if index else "left", overflow="fold", min_width=longest)
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _paired(files: list[Path]) -> dict[str, Covariance]:
@@ -95,6 +105,10 @@ def _paired(files: list[Path]) -> dict[str, Covariance]:
 
 def _measured(point: Point, metric: str) -> Measured:
     return Measured(point.metrics[metric], point.standard_errors.get(metric))
+
+
+def _shown(gap: Gap) -> str:
+    return gap.undefined or shown(gap.percent, gap.interval, 3)
 
 
 def _score(point: Point, metric: str) -> str:

@@ -45,7 +45,8 @@ def _write(folder: Path, name: str, text: str, draw: Draw) -> None:
     except MissingPackageError as error:  # without matplotlib there are still the numbers
         print(f"wrote {printable(folder / name)}; not drawn: {error}")
         return
-    print(printable(f"wrote {folder / name}, {' and '.join(path.name for path in drawn)}"))
+    figures = " and ".join(path.name for path in drawn) or "no figure: nothing to draw"
+    print(printable(f"wrote {folder / name}, {figures}"))
 
 
 def _without_nan(value: Any) -> Any:
