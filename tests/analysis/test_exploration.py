@@ -12,11 +12,12 @@ import torch
 
 from loopt import InputError, LoopedTransformer, LoopPlan, ModelConfig
 from loopt.analysis import answers_by_loop, exploration
-from loopt.analysis.exploration import TOP, Exploration, Subject, draw_examples
+from loopt.analysis.exploration import TOP, Exploration, Subject, draw_examples, is_sure
 from loopt.analysis.latents import look_inside
-from loopt.analysis.probes import fit_probes
+from loopt.analysis.probes import Score, fit_probes
 from loopt.source import Codec
-from loopt.tasks import PHop
+from loopt.tasks import Addition, PHop, Task
+from loopt.tasks.registry import known
 
 TASK = PHop(p=(2,), n=12, supervision="every")
 
@@ -103,6 +104,44 @@ def test_of_text_the_right_answer_is_what_comes_next_and_only_words_that_occur_a
 def test_what_is_no_problem_is_refused(text: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
         explored().encode(text)
+
+
+def test_a_probe_that_only_guesses_well_is_not_believed() -> None:
+    def score(accuracy: float, control: float, baseline: float) -> Score:
+        return Score("carry", 1, accuracy, control, baseline, rows=100)
+
+    assert is_sure(score(0.95, 0.5, 0.6))
+    assert not is_sure(score(0.89, 0.1, 0.1))
+    assert not is_sure(score(0.95, 0.1, 0.9))  # the most frequent value is right as often, or nearly
+    assert not is_sure(score(0.95, 0.9, 0.1))  # a probe of random labels is too
+    assert not is_sure(score(1.0, 0.1, 1.0))
+    models = explored()
+    probed = models.subjects[0].probes
+    assert probed is not None
+    assert [one["sure"] for one in models.describe_models()[0]["probes"]] == [is_sure(one) for one in probed.scores]
+
+
+def test_a_sum_may_be_typed_without_its_digits() -> None:
+    task = Addition(operands=(2,), digits=2, test_operands=(2,))
+    models = Exploration([], task, task.codec(Path()))
+    for typed, read in (
+        ("73+96", "73+96=169"),
+        ("99+99=", "99+99=198"),
+        ("00+00", "00+00=0"),
+        ("73+96=170", "73+96=170"),
+    ):
+        assert "".join(map(models.word, models.encode(typed))) == read
+    for wrong in ("", "7+96", "73+"):
+        with pytest.raises(InputError):
+            models.encode(wrong)
+
+
+@pytest.mark.parametrize("task", [kind() for kind in known().values()], ids=lambda task: task.name)
+def test_a_refusal_gives_an_example_that_is_not_refused(task: Task) -> None:
+    models = Exploration([], task, task.codec(Path()))
+    example = models.allowed.partition(" such as ")[2]
+    assert models.encode(example)
+    assert "pad" not in example
 
 
 def test_it_ends_in_time() -> None:

@@ -92,6 +92,17 @@ def test_settling_cycling_and_moving_on_are_told_apart() -> None:
     assert latents_of(settling).movement(0) == "settled after loop 2"
     assert latents_of(torch.eye(5)).movement(0) == "still moving after loop 4"
     assert latents_of(torch.ones(4, 2)).movement(0) == "never moves"
+    drifting = torch.stack([torch.arange(65.0), torch.zeros(65)], 1)
+    assert latents_of(drifting).movement(0) == "still moving after loop 64"
+
+
+def test_what_stays_the_same_all_along_does_not_make_a_state_settle() -> None:
+    for path, told in (
+        (torch.eye(5), "still moving after loop 4"),
+        (torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 1.0], [0.5, 1.0]]), "settled after loop 2"),
+    ):
+        constant = torch.full((len(path), 1), 1000.0)
+        assert latents_of(torch.cat([path, constant], 1)).movement(0) == told
 
 
 def test_change_and_cosine_by_hand() -> None:

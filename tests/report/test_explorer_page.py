@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from browser import Tab, opened_browser
 from loopt.analysis import answers_by_loop
-from loopt.analysis.exploration import Exploration, draw_examples
+from loopt.analysis.exploration import Exploration, draw_examples, is_sure
 from loopt.analysis.latents import look_inside
 from loopt.commands.explorer import make_page, make_server
 from loopt.commands.thoughts import Options
@@ -77,12 +78,12 @@ def test_it_opens_by_itself_and_asks_for_nothing(shown: Shown, tab: Tab) -> None
 
 
 def test_what_opens_it_is_painted_before_the_tables_below_are_made(shown: Shown, tab: Tab) -> None:
-    tab.page.add_init_script("""(function look() {
-      if (!document.querySelector(".hopmark")) setTimeout(look, 1);
-      else requestAnimationFrame(() => { window.rowsAtFirst = document.querySelectorAll("#grid tr").length; });
-    })()""")
+    tab.page.add_init_script("""window.painted = []; (function look() {
+      painted.push([document.querySelectorAll(".hopmark").length, document.querySelectorAll("#grid tr").length]);
+      requestAnimationFrame(look);
+    })()""")  # before every frame, however slow: a timer can come too late
     page = tab.open(shown.file)
-    assert page.evaluate("rowsAtFirst") == 0
+    assert [4, 0] in page.evaluate("painted")
     assert page.locator("#grid tr").count() > 4
     for table in ("sides", "probes", "matrices", "change", "orbit"):
         assert page.locator(f"#{table} > *").count() > 0
@@ -113,7 +114,13 @@ def test_every_answer_on_it_is_that_of_thoughts_and_every_verdict_the_solvers(sh
 def test_the_built_model_follows_its_theorem(shown: Shown, tab: Tab) -> None:
     page = tab.open(f"{shown.file}#model={BUILT}&step=4")
     assert page.locator("#grid tr[data-step='4'] td.wrong").count() == 0
-    assert re.search(r"right from (loop )?4 on", page.locator("#summary").inner_text())
+    told = page.locator("#summary").inner_text()
+    assert re.search(
+        r"(right from loop 4 on|right from loop 4 to \d|(right|again) after loop 4; run on, it is wrong)", told
+    )
+    page.evaluate("go({position: 31})")
+    assert "letters in binary digits" in page.locator("#made").inner_text()
+    assert "hops 3 and 4 never, though it answers rightly after loop 4." in page.locator("#story").inner_text()
 
 
 def test_the_slider_fills_hops_one_after_the_other(shown: Shown, tab: Tab) -> None:
@@ -128,6 +135,12 @@ def test_the_slider_fills_hops_one_after_the_other(shown: Shown, tab: Tab) -> No
     assert known[0] < known[-1] == 4
     page.locator("#step").fill("8")
     assert "beyond the 4 it was trained with" in page.locator("#stepname").inner_text()
+
+
+def hops_named(text: str) -> list[int]:
+    """The hops in a list such as 1, 3 to 5 and 7."""
+    bounds = [re.findall(r"\d+", part) for part in re.split(", | and ", text)]
+    return [hop for ends in bounds for hop in range(int(ends[0]), int(ends[-1]) + 1)]
 
 
 def test_a_newcomer_is_told_what_is_what(shown: Shown, tab: Tab) -> None:
@@ -148,9 +161,9 @@ def test_a_newcomer_is_told_what_is_what(shown: Shown, tab: Tab) -> None:
         told = page.locator("#story").inner_text()
         assert told.startswith(f"At position {position} a probe first reads hop")
         read = {
-            int(hop): int(loop)
-            for hops, loop in re.findall(r"hops? ([\d and]+) after loop (\d)", told)
-            for hop in re.findall(r"\d", hops)
+            hop: int(loop)
+            for hops, loop in re.findall(r"hops? ([\d andto]+) after loop (\d)", told)
+            for hop in hops_named(hops)
         }
         assert read == dict(enumerate(first, 1))
 
@@ -230,6 +243,131 @@ def test_what_is_typed_is_run_and_what_is_wrong_is_said(shown: Shown, tab: Tab) 
     tab.complaints = [one for one in tab.complaints if "400 (Bad Request)" not in one]  # the browser's own word for it
 
 
+def slow(models: Exploration, seconds: float) -> Any:
+    """A server's think that takes its time."""
+
+    def think(text: str, limit: float) -> dict[str, Any]:
+        time.sleep(seconds)
+        return models.describe([("typed", models.encode(text))], limit)[0]
+
+    return think
+
+
+def test_a_link_to_a_typed_input_restores_the_view_when_the_answer_is_there(
+    tab: Tab,
+) -> None:
+    models, page = make_page(Options(serve=True, input="abca", probe_examples=0, device="cpu"), ["--serve"])
+    with make_server(0, models, page) as server:
+        server.think = slow(models, 0.5)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        shows = tab.open(f"{server.address}#position=9&step=3&model=2&input={WORD}")
+        assert shows.evaluate("[view.example, DATA.examples.length]") == [0, 1]  # it is still thinking
+        shows.wait_for_timeout(200)
+        assert f"input={WORD}" in shows.url
+        shows.locator("#example option").nth(1).wait_for(state="attached")
+        assert shows.evaluate("[view.example, view.position, view.step, view.model]") == [1, 9, 3, 2]
+        assert shows.locator("#said").inner_text() == ""
+        refused = tab.open(f"{server.address}#position=9&input=xyz")
+        refused.locator("#said", has_text="allowed are problems of phop").wait_for()
+        refused.keyboard.press("ArrowRight")
+        refused.wait_for_url("**#*step=2*")
+        assert "input=xyz" in refused.url
+        assert "position=9" in refused.url
+        server.shutdown()
+    tab.complaints = [one for one in tab.complaints if "400 (Bad Request)" not in one]
+
+
+def test_a_changed_address_changes_the_view(shown: Shown, tab: Tab) -> None:
+    page = tab.open(shown.server.address)
+    chosen = page.locator("#example option:checked")
+    page.evaluate("location.hash = '#example=1&position=7'")
+    chosen.filter(has_text="test example 1").wait_for(state="attached")
+    assert page.evaluate("[view.example, view.position]") == [1, 7]
+    for word in ("abcab", "badcab", "abcab"):
+        page.evaluate(f"location.hash = '#input={word}'")
+        chosen.filter(has_text=f"typed: {word}").wait_for(state="attached")
+        assert page.evaluate("example().typed") == word
+        assert page.evaluate("view.position") == len(word) - 1
+    assert page.evaluate("DATA.examples.length") == 4  # what was run once is not run again
+
+
+def test_a_file_says_that_it_cannot_run_what_a_link_asks_for(shown: Shown, tab: Tab) -> None:
+    page = tab.open(f"{shown.file}#example=2&step=3&position=3&input={WORD}")
+    assert "--serve can" in page.locator("#said").inner_text()
+    assert page.evaluate("[view.example, view.step, view.position]") == [0, 3, 31]
+    page.keyboard.press("e")
+    assert page.locator("#said").inner_text() == ""
+    page.wait_for_url("**#*example=1*")
+    assert "input=" not in page.url
+
+
+@pytest.mark.parametrize("position", [0, 16, 31])
+def test_the_chosen_position_stays_in_view_on_a_phone(shown: Shown, browser: Any, position: int) -> None:
+    inside = """([box, node]) => {
+      const [a, b] = [document.querySelector(box), document.querySelector(node)].map((e) => e.getBoundingClientRect());
+      const first = document.querySelector("#grid th").getBoundingClientRect().width;
+      return b.left >= a.left + (box === "#gridbox" ? first : 0) - 1 && b.right <= a.right + 1;
+    }"""
+    tab = Tab(browser, width=390, height=844)
+    page = tab.open(f"{shown.file}#position={position}")
+    for key in ("", *",,,,,,,,,,", *".............."):
+        if key:
+            page.keyboard.press(key)
+        assert page.evaluate(inside, ["#strip", ".token.chosen"])
+        assert page.evaluate(inside, ["#gridbox", "#grid td.chosen"])
+    scrolled = "[$('strip').scrollLeft, $('gridbox').scrollLeft]"
+    page.evaluate("go({position: 31})")
+    at_the_end = page.evaluate(scrolled)
+    page.evaluate("go({position: 26, step: 3})")
+    assert page.evaluate(scrolled) == at_the_end  # no further than needed
+    tab.close()
+
+
+@pytest.mark.parametrize(
+    ("when", "told"),
+    [
+        ((4, 4, 0, 0), "right from loop 4 on."),
+        ((4, 4, 8, 0), "right from loop 4 to 7; run on, it is wrong again."),
+        ((2, 4, 5, 0), "first right after loop 2, and again after loop 4; run on, it is wrong again."),
+        ((2, 0, 0, 0), "first right after loop 2, and does not stay right."),
+        ((0, 0, 0, 0), "never right here within the 4 loops it was trained with."),
+        ((0, 0, 0, 6), "within the 4 loops it was trained with; run on, it is first right after loop 6."),
+    ],
+    ids=str,
+)
+def test_when_it_is_right_is_told_without_contradiction(
+    shown: Shown, tab: Tab, when: tuple[int, int, int, int], told: str
+) -> None:
+    page = tab.open(f"{shown.file}#step=8")
+    for name, value in zip(("first", "stays", "lost", "late"), when, strict=True):
+        page.evaluate(f"look().{name}[view.position] = {value}")
+    assert told in page.evaluate("summary()")
+
+
+def test_probes_are_marked_where_they_are_better_than_guessing(shown: Shown, tab: Tab) -> None:
+    page = tab.open(f"{shown.file}#model={LOOPED}")
+    assert [cell.inner_text() for cell in page.locator("#probes tr").first.locator("th").all()][-2:] == [
+        "most frequent",
+        "control",
+    ]
+    probes = shown.models.subjects[LOOPED].probes
+    assert probes is not None
+    marked = page.locator("#probes td.share").all_inner_texts()
+    by_row = sorted(probes.scores, key=lambda one: one.quantity)
+    assert ["●" in text for text in marked] == [is_sure(one) for one in by_row]
+    page.evaluate("model().probes.forEach((one) => { one.sure = false; })")
+    page.evaluate("go({step: 4, position: 20})")
+    assert page.locator(".hopmark.known").count() == 0
+
+
+def test_what_is_printed_has_its_matrices(shown: Shown, tab: Tab) -> None:
+    page = tab.open(shown.file)
+    drawn = "[...document.querySelectorAll('#matrices canvas')].filter((c) => c.width === 32).length"
+    assert page.evaluate(drawn) == 0
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate(drawn) == 4
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 390])
 def test_it_fits_a_desk_and_a_phone_by_day_and_by_night(
@@ -258,3 +396,7 @@ def test_a_screen_reader_finds_names_for_everything_it_can_use(shown: Shown, tab
     assert levels[0] == "H1"
     assert set(levels[1:]) == {"H2"}
     assert page.locator("#summary").get_attribute("aria-live") == "polite"
+    columns = page.locator("#grid th[scope=col]").all_inner_texts()
+    letters = [task().vocabulary[token] for token in draw_examples(task(), 0, 1)[0][1]]
+    assert [text.split() for text in columns] == [[str(i), letter] for i, letter in enumerate(letters)]
+    assert page.locator("#strip .tick").all_text_contents() == ["0", "5", "10", "15", "20", "25", "30"]

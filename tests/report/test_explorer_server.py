@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import threading
 import time
@@ -152,6 +153,19 @@ def test_any_text_gets_an_answer_or_a_refusal(server: ExplorerServer, text: str)
     assert "title" in json.loads(body) or "error" in json.loads(body)
 
 
+def test_a_question_that_drips_in_is_given_up(server: ExplorerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loopt.report.explorer.server.SOCKET_SECONDS", 0.3)
+    head = f"POST /think HTTP/1.0\r\nHost: {LOOPBACK}:{server.server_port}\r\nOrigin: {server.address.rstrip('/')}\r\n"
+    with socket.create_connection((LOOPBACK, server.server_port), timeout=5) as one:
+        one.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n".encode())
+        for _ in range(8):
+            one.sendall(b" ")
+            time.sleep(0.1)
+            if select.select([one], [], [], 0)[0]:
+                break
+        assert one.recv(4096).startswith(b"HTTP/1.0 408 ")
+
+
 def test_many_ask_at_once_while_others_say_nothing(server: ExplorerServer) -> None:
     silent = [socket.create_connection((LOOPBACK, server.server_port)) for _ in range(10)]
     with ThreadPoolExecutor(8) as pool:
@@ -164,6 +178,8 @@ def test_many_ask_at_once_while_others_say_nothing(server: ExplorerServer) -> No
 def test_too_many_connections_are_closed_and_then_there_is_room_again(server: ExplorerServer) -> None:
     crowd = [socket.create_connection((LOOPBACK, server.server_port)) for _ in range(40)]
     time.sleep(0.2)
+    crowd[-1].settimeout(5)
+    assert crowd[-1].recv(4096).startswith(b"HTTP/1.0 503 ")
     for one in crowd:
         one.close()
     for _ in range(50):

@@ -6,9 +6,18 @@ import base64
 import hashlib
 import json
 import re
+from pathlib import Path
+
+import pytest
 
 from look import contrast
+from loopt.commands.explorer import FIRST_TEXT, make_page
+from loopt.commands.thoughts import Options
+from loopt.errors import InputError
 from loopt.report.explorer import HERE, SCRIPTS, render_explorer
+from loopt.training import train
+from tiny_runs import CPU
+from tiny_text_runs import tiny_text
 
 NASTY = """</script><script>alert("1 & 2")</script><!--'\u2028"""
 
@@ -29,6 +38,17 @@ def test_text_stays_text() -> None:
     assert json.loads(data[1])["models"][0]["name"] == NASTY
     assert "\u2028" not in data[1]
     assert "alert(" not in shown.replace(data[1], "").replace("alert(&quot;", "")
+
+
+def test_models_of_text_are_served_before_anything_is_typed(tmp_path: Path) -> None:
+    train(tiny_text(), tmp_path / "lm", CPU)
+    _, shown = make_page(Options(runs=(tmp_path / "lm",), serve=True, device="cpu"), [])
+    placeholder = re.search(r'placeholder="([^"]*)"', shown)
+    assert placeholder is not None
+    assert placeholder[1]
+    assert FIRST_TEXT.startswith(placeholder[1].strip())
+    with pytest.raises(InputError, match="which text"):
+        make_page(Options(runs=(tmp_path / "lm",), page=True, device="cpu"), [])
 
 
 def test_only_its_own_script_may_run_and_only_a_server_is_asked() -> None:

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from loopt.analysis.latents import Latents, look_inside, steps_trained
-from loopt.analysis.probes import Probes
+from loopt.analysis.probes import Probes, Score
 from loopt.errors import InputError
 from loopt.model import LoopedTransformer
 from loopt.plan import LoopPlan
 from loopt.source import Codec
 from loopt.tasks import IGNORE, Addition, Task
+from loopt.tasks.addition import END, EQUALS, PAD
 from loopt.tasks.inside import asked, quantities, structure
 
 MOST_TOKENS = 1024
@@ -30,7 +31,12 @@ ATTENTION_BYTES = 1_500_000
 MOST_LOOKS = 12
 """How many positions are kept of those that a head looks at from one."""
 SURE = 0.9
-"""A probe is taken at its word where it reads at least this share of other examples right."""
+"""A probe is taken at its word where it reads at least this share of other examples right …"""
+ERRORS = 0.2
+"""… and makes at most this share of the errors that guessing the most frequent value makes, or the control's probe."""
+
+UNTYPED = ("pad", "<pad>", "end")
+"""Words of a task's examples that nobody needs to type."""
 
 Data = dict[str, Any]
 
@@ -73,8 +79,10 @@ class Exploration:
         return min([MOST_TOKENS, *(one.model.config.max_len - (one.start is not None) for one in self.subjects)])
 
     def encode(self, text: str) -> list[int]:
-        """Returns the tokens of what a person typed, or raises an InputError."""
+        """Returns the tokens of what a person typed, or raises an InputError. A sum may be typed without its digits."""
         tokens = self.codec.encode(text)
+        if isinstance(self.task, Addition):
+            tokens = _with_sum(self.task, tokens)
         if not 1 <= len(tokens) <= self.longest:
             raise InputError(f"input of {len(tokens)} tokens: allowed are 1 to {self.longest}")
         if self.task is not None:
@@ -93,12 +101,10 @@ class Exploration:
         """Returns in words what a person may type."""
         if self.task is None:
             return f"allowed is text of up to {self.longest} tokens"
-        return f"allowed are problems of {self.task.name} of up to {self.longest} tokens, of {self._some_words}"
-
-    @property
-    def _some_words(self) -> str:
-        words = self.task.vocabulary if self.task else ()
-        return " ".join(words[:24]) + (" …" if len(words) > 24 else "")
+        ((_, tokens),) = draw_examples(self.task, 0, 1)
+        tokens = [token for token in tokens if self.word(token) not in UNTYPED]
+        one = self.task.document(tokens) if isinstance(self.task, Addition) else self.codec.decode(tokens)
+        return f"allowed are problems of {self.task.name} of up to {self.longest} tokens, such as {one}"
 
     def describe_models(self) -> list[Data]:
         """Returns what a page says of each model whatever the example."""
@@ -111,12 +117,15 @@ class Exploration:
                     "name": one.name,
                     "made": made_of(plan),
                     "note": one.note,
+                    "start": one.start is not None,
                     "by": "loop" if one.loops_further else "layer",
                     "trained": steps_trained(one.model),
                     "steps": one.steps,
                     "layers": layers,
                     "heads": one.model.config.n_heads,
-                    "probes": [asdict(score) for score in one.probes.scores] if one.probes else [],
+                    "probes": [asdict(score) | {"sure": is_sure(score)} for score in one.probes.scores]
+                    if one.probes
+                    else [],
                 }
             )
         return found
@@ -197,6 +206,16 @@ class Exploration:
         }
 
 
+def is_sure(score: Score) -> bool:
+    """Returns whether a probe may be taken at its word: it is mostly right, and not because guessing is.
+
+    >>> [is_sure(Score("carry", 1, accuracy, control=0.3, baseline=0.6, rows=9)) for accuracy in (0.89, 0.91, 0.93)]
+    [False, False, True]
+    """
+    luck = max(score.baseline, score.control)
+    return luck < 1 and score.accuracy >= SURE and 1 - score.accuracy <= ERRORS * (1 - luck)
+
+
 def made_of(plan: LoopPlan) -> str:
     """Returns a plan in words.
 
@@ -211,12 +230,15 @@ def made_of(plan: LoopPlan) -> str:
 
 def when_right(choices: Sequence[Sequence[Sequence[int]]], right: Sequence[int], trained: int) -> dict[str, list[int]]:
     """Returns for each position the step after which the first choice is first right, from which on it stays right up
-    to the trained number of steps, and the first further step at which it is wrong again; 0 where there is none.
+    to the trained number of steps, the first further step at which it is then wrong again, and where it is never right
+    up to there, the first further step at which it is; 0 where there is none.
 
     >>> when_right([[[1]], [[2]], [[1]], [[1]], [[3]]], right=[1], trained=4)
-    {'first': [1], 'stays': [3], 'lost': [5]}
+    {'first': [1], 'stays': [3], 'lost': [5], 'late': [0]}
+    >>> when_right([[[2]], [[2]], [[2]], [[1]]], right=[1], trained=2)
+    {'first': [0], 'stays': [0], 'lost': [0], 'late': [4]}
     """
-    first, stays, lost = [], [], []
+    first, stays, lost, late = [], [], [], []
     for position, label in enumerate(right):
         hits = [step[position][0] == label for step in choices]
         within = hits[:trained]
@@ -224,9 +246,20 @@ def when_right(choices: Sequence[Sequence[Sequence[int]]], right: Sequence[int],
         wrong = [step for step, hit in enumerate(within, start=1) if not hit]
         last_wrong = wrong[-1] if wrong else 0
         stays.append(last_wrong + 1 if last_wrong < len(within) else 0)
-        later = [step for step, hit in enumerate(hits, start=1) if step > trained and not hit]
-        lost.append(later[0] if later and stays[-1] else 0)
-    return {"first": first, "stays": stays, "lost": lost}
+        beyond = hits[trained:]
+        lost.append(trained + beyond.index(False) + 1 if False in beyond and stays[-1] else 0)
+        late.append(trained + beyond.index(True) + 1 if True in beyond and not first[-1] else 0)
+    return {"first": first, "stays": stays, "lost": lost, "late": late}
+
+
+def _with_sum(task: Addition, tokens: list[int]) -> list[int]:
+    """Returns a sum with its digits written behind it, if none are."""
+    question = tokens if EQUALS in tokens else [*tokens, EQUALS]
+    if tokens and question[-1] == EQUALS:
+        room = [PAD] * (len(question) + 1)  # a sum has fewer digits than all that is added
+        labels = task.solve([*question, *room])[len(question) - 1 :]
+        return [*question, *(label for label in labels if label not in (END, IGNORE))]
+    return tokens
 
 
 def draw_examples(task: Task, first: int, count: int) -> list[tuple[str, list[int]]]:

@@ -17,7 +17,10 @@ from loopt.plan import Pass
 from loopt.scoring import read_out
 
 SETTLED = 0.05
-"""A state has settled when a loop changes it by less than this share of its own size."""
+"""A state has settled when a loop moves it by less than this share of how far its path goes from the path's middle: of
+a state's own size most may be the same all along, as in a built model."""
+NOISE = 1e-5
+"""A path that goes no further than this share of a state's size goes nowhere."""
 LONGEST_CYCLE = 4
 
 
@@ -61,15 +64,16 @@ class Latents:
     def movement(self, position: int) -> str:
         """Returns in words where the state at a position goes: it settles, it cycles, or it keeps moving."""
         path = self.states[:, position]
-        change = self.change()[:, position].tolist()
-        if change[-1] < SETTLED:
-            moving = [step for step, size in enumerate(change, start=1) if size >= SETTLED]
-            return f"settled after {self.by} {moving[-1]}" if moving else "never moves"
-        size = float(path[-1].norm().clamp_min(1e-12))
-        for period in range(2, min(LONGEST_CYCLE, len(change) // 2) + 1):
-            if float((path[-1] - path[-1 - period]).norm()) < SETTLED * size:
+        extent = float((path - path.mean(0)).norm(dim=-1).max())
+        if extent <= NOISE * float(path.norm(dim=-1).max()):
+            return "never moves"
+        moving = (path[1:] - path[:-1]).norm(dim=-1) >= SETTLED * extent
+        if moving.any() and not moving[-1]:
+            return f"settled after {self.by} {int(moving.nonzero()[-1]) + 1}"
+        for period in range(2, min(LONGEST_CYCLE, len(moving) // 2) + 1):
+            if float((path[-1] - path[-1 - period]).norm()) < SETTLED * extent:
                 return f"cycles with period {period}"
-        return f"still moving after {self.by} {len(change)}"
+        return f"still moving after {self.by} {len(moving)}"
 
 
 @torch.no_grad()

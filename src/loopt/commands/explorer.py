@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 SHIPPED_NAMES = {"1x4": "looped", "1x1": "run once", "4x1": "unlooped"}
 TITLES = {"phop": "Hops", "addition": "Addition", "igsm": "i-GSM", "assignment": "Variable assignment"}
+FIRST_TEXT = "Once upon a time"
+"""What a served page shows before anything is typed, where models read text."""
 PROBED_TOKENS = 16_384
 """Probes are fitted on at most as many positions; they have no more inputs than the model has dimensions."""
 
@@ -49,7 +51,7 @@ def gather(options: Options) -> Exploration:
                 "and settings, or with the same tokenizer"
             )
     task, _ = _read_after_start(first)
-    if task is None and options.input is None:
+    if task is None and options.input is None and not options.serve:
         raise InputError('input: which text? Give some with --input "…"')
     device, subjects = pick_device(options.device), []
     for run in runs:
@@ -132,7 +134,11 @@ def _built(options: Options, task: Task | None) -> list[Subject]:
         raise InputError("built: allowed for runs on p-hop with one p, for which the corollary builds a model")
     model = build_looped(task.p[0], task.n, task.alphabet).model().eval().to(pick_device(options.device))
     name = f"{model.config.plan.typography} built"
-    return [Subject(name, "built by Corollary 5.3, not trained", model, start=task.alphabet + 1)]
+    note = (
+        "built by Corollary 5.3, not trained; its states hold pointers, and letters in binary digits, which a linear "
+        "probe of letters may not read"
+    )
+    return [Subject(name, note, model, start=task.alphabet + 1)]
 
 
 def _read_after_start(run: Run) -> tuple[Task | None, int | None]:
@@ -158,8 +164,10 @@ def _scored(result: dict[str, object]) -> str:
 
 
 def _examples(options: Options, models: Exploration) -> list[tuple[str, list[int]]]:
-    if options.input is not None or models.task is None:
-        return [("your input", models.encode(options.input or ""))]
+    if options.input is not None:
+        return [("your input", models.encode(options.input))]
+    if models.task is None:
+        return [("a text to begin with", models.codec.encode(FIRST_TEXT)[: models.longest])]
     found = draw_examples(models.task, options.index, options.examples)
     if len(found[0][1]) > models.longest:
         raise InputError(f"examples of {len(found[0][1])} tokens: a page shows up to {models.longest}")

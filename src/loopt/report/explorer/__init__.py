@@ -11,6 +11,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from loopt.analysis.exploration import ERRORS, UNTYPED
+
 HERE = Path(__file__).parent
 SCRIPTS = ("core.js", "problem.js", "answers.js", "inside.js")
 LONGEST_TEXT = 20_000
@@ -58,9 +60,10 @@ def render_explorer(
     problem = examples[0]["problem"]
     kind = problem["kind"]
     script = "\n".join((HERE / name).read_text(encoding="utf-8") for name in SCRIPTS)
-    data = {"models": models, "examples": examples, "top": top, "sure": sure, "serve": serve}
+    data = {"models": models, "examples": examples, "top": top, "serve": serve}
     tokens = examples[0]["tokens"]
-    placeholder = (" " if kind != "phop" else "").join(examples[0]["words"][token] for token in tokens[:40])
+    words = [word for token in tokens if (word := examples[0]["words"][token]) not in UNTYPED]
+    placeholder = ("" if kind in ("phop", "addition", "text") else " ").join(words[:40])
     return Template((HERE / "page.html").read_text(encoding="utf-8")).substitute(
         title=escape(title),
         intro=escape(INTRODUCTIONS[kind].format(p=problem.get("p"))),
@@ -73,6 +76,7 @@ def render_explorer(
         longest_text=LONGEST_TEXT,
         placeholder=escape(placeholder),
         sure=f"{sure:.0%}",
+        errors=f"{ERRORS:.0%}",
         command=escape(command),
         version=escape(version),
     )

@@ -4,7 +4,7 @@
 function drawGrid() {
   const key = view.example + "/" + view.model, table = $("grid"), one = example();
   if (table.dataset.key !== key) {
-    const head = el("tr", {}, el("th", { scope: "row" }, "reads"), ...one.tokens.map((token) => el("td", {}, shown(word(token)))));
+    const head = el("tr", {}, el("th", { scope: "row" }, "reads"), ...one.tokens.map((token, i) => el("th", { scope: "col" }, el("small", {}, String(i)), shown(word(token)))));
     const rows = look().choices.map((_, i) => {
       const cells = one.tokens.map((_, p) => {
         const at = said(view.model, i + 1, p);
@@ -20,12 +20,15 @@ function drawGrid() {
       const cell = event.target.closest("td[data-p]");
       if (cell) go({ position: Number(cell.dataset.p), step: Number(cell.parentNode.dataset.step) });
     };
-    $("gridbox").scrollLeft = table.scrollWidth;
+    table.dataset.position = "";
   }
   table.querySelectorAll(".now, .chosen").forEach((node) => node.classList.remove("now", "chosen"));
   const row = table.rows[stepOf(view.model)];
   row.classList.add("now");
-  if (row.cells[view.position + 1]) row.cells[view.position + 1].classList.add("chosen");
+  const chosen = row.cells[view.position + 1];
+  chosen.classList.add("chosen");
+  if (table.dataset.position !== String(view.position)) reveal($("gridbox"), chosen.offsetLeft - row.cells[0].offsetWidth, chosen.offsetLeft + chosen.offsetWidth);
+  table.dataset.position = view.position;
   const at = said(view.model, stepOf(view.model), view.position);
   $("tops").replaceChildren(...at.choices.map((id, k) => el("li", {}, el("span", { class: "bar", style: "width:" + (6 * at.probabilities[k]).toFixed(2) + "rem" }), " “" + shown(word(id)) + "” " + percent(at.probabilities[k]))));
 }
@@ -56,10 +59,10 @@ function drawProbes() {
 
 function makeProbes(scores, names) {
   const steps = [...new Set(scores.map((one) => one.step))];
-  const head = el("tr", {}, el("th", {}, "after " + model().by), ...steps.map((step) => el("th", { "data-step": step }, step ? String(step) : "none")), el("th", {}, "control"));
+  const head = el("tr", {}, el("th", {}, "after " + model().by), ...steps.map((step) => el("th", { "data-step": step }, step ? String(step) : "none")), el("th", {}, "most frequent"), el("th", {}, "control"));
   const rows = names.map((name) => {
-    const of = scores.filter((one) => one.quantity === name), last = Math.max(...of.map((one) => one.control));
-    return el("tr", {}, el("th", { scope: "row" }, name), ...of.map((one) => el("td", { style: "--share:" + Math.round(100 * one.accuracy) + "%", class: one.accuracy >= DATA.sure ? "share sure" : "share", title: "control task " + percent(one.control) + ", most frequent label " + percent(one.baseline) }, Math.round(100 * one.accuracy) + (one.accuracy >= DATA.sure ? "●" : ""))), el("td", { class: "muted" }, "≤ " + Math.round(100 * last)));
+    const of = scores.filter((one) => one.quantity === name), most = Math.max(...of.map((one) => one.control));
+    return el("tr", {}, el("th", { scope: "row" }, name), ...of.map((one) => el("td", { style: "--share:" + Math.round(100 * one.accuracy) + "%", class: one.sure ? "share sure" : "share", title: "control task " + percent(one.control) }, Math.round(100 * one.accuracy) + (one.sure ? "●" : ""))), el("td", { class: "muted" }, String(Math.round(100 * of[0].baseline))), el("td", { class: "muted" }, "≤ " + Math.round(100 * most)));
   });
   $("probes").replaceChildren(head, ...rows);
   $("probes").dataset.model = view.model;

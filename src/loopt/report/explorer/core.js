@@ -7,6 +7,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const $ = (id) => document.getElementById(id);
 const view = { example: 0, model: 0, step: 1, position: 0, head: -1, layer: 0 };
 let playing = null, addressing = null, opened = false;
+let wanted = null;  // {input, position}: what the address asks for that no example here is
 
 function make(space, tag, attributes, children) {
   const node = space ? document.createElementNS(space, tag) : document.createElement(tag);
@@ -57,10 +58,12 @@ function summary() {
   else parts[0] += ".";
   const first = look().first[p], stays = look().stays[p];
   if (at.verdict) {
-    if (!first) parts.push("It is never right here.");
-    else if (stays === first) parts.push("It is right from " + one.by + " " + first + " on.");
-    else parts.push("It is first right after " + one.by + " " + first + (stays ? ", and stays right from " + stays + " on." : ", and does not stay right."));
-    if (look().lost[p]) parts.push("Run on, it is wrong again after " + one.by + " " + look().lost[p] + ".");
+    const lost = look().lost[p], late = look().late[p];
+    const when = (lost === stays + 1 ? "after " : "from ") + one.by + " " + stays + (lost > stays + 1 ? " to " + (lost - 1) : lost ? "" : " on");
+    const then = lost ? "; run on, it is wrong again." : ".";
+    if (!first) parts.push("It is never right here within the " + (one.trained > 1 ? one.trained + " " + one.by + "s" : "one " + one.by) + " it was trained with" + (late ? "; run on, it is first right after " + one.by + " " + late + "." : "."));
+    else if (stays === first) parts.push("It is right " + when + then);
+    else parts.push("It is first right after " + one.by + " " + first + (stays ? ", and again " + when + then : ", and does not stay right."));
   }
   const told = knownInWords();
   if (told) parts.push(told);
@@ -73,6 +76,7 @@ function render() {
   view.position = clamp(view.position, 0, example().tokens.length - 1);
   view.layer = clamp(view.layer, 0, one.layers - 1);
   view.head = clamp(view.head, -1, one.heads - 1);
+  $("example").value = view.example;
   $("step").value = view.step;
   $("step").setAttribute("aria-valuetext", stepName(view.model, stepOf(view.model)));
   $("stepname").textContent = stepName(view.model, stepOf(view.model));
@@ -87,26 +91,45 @@ function render() {
   addressing = setTimeout(keepAddress, 100);  // once the slider rests: browsers take few changes of an address a second
 }
 
+// Scrolls a box sideways, no further than needed for what lies between two places in it to be seen.
+function reveal(box, left, right) {
+  box.scrollLeft = clamp(box.scrollLeft, right - box.clientWidth, left);
+}
+
 function drawBelow() { drawGrid(); drawSides(); drawAttention(); drawMovement(); drawProbes(); }
 
 function keepAddress() {
+  const input = wanted ? wanted.input : example().typed;
   const keep = new URLSearchParams(Object.entries(view).map(([k, v]) => [k, String(v)]));
-  if (example().typed) keep.set("input", example().typed);
+  if (wanted) keep.delete("position");
+  if (wanted && wanted.position !== undefined) keep.set("position", wanted.position);
+  if (input) keep.set("input", input);
   history.replaceState(null, "", "#" + keep);
 }
 
 function go(changes) { Object.assign(view, changes); render(); }
 
-function readAddress() {
-  const asked = new URLSearchParams(location.hash.slice(1));
+// Shows what the address asks for. What it wants run is shown once the server has answered; a file has no server.
+function followAddress() {
+  const written = new URLSearchParams(location.hash.slice(1)), input = written.get("input"), asked = {};
   for (const key of Object.keys(view)) {
-    const value = parseInt(asked.get(key), 10);
-    if (Number.isInteger(value)) view[key] = value;
+    const value = parseInt(written.get(key), 10);
+    if (Number.isInteger(value)) asked[key] = value;
   }
-  view.example = clamp(view.example, 0, DATA.examples.length - 1);
-  view.model = clamp(view.model, 0, DATA.models.length - 1);
-  return asked.get("input");
+  const known = DATA.examples.findIndex((one) => one.typed === input);
+  if (input && known < 0) wanted = { input, position: asked.position };
+  else forget();
+  asked.example = wanted ? 0 : input ? known : clamp("example" in asked ? asked.example : view.example, 0, DATA.examples.length - 1);
+  if (wanted || (!("position" in asked) && asked.example !== view.example)) asked.position = DATA.examples[asked.example].ask;
+  asked.model = clamp("model" in asked ? asked.model : view.model, 0, DATA.models.length - 1);
+  Object.assign(view, asked);
+  if (!wanted) return;
+  $("typed").value = input;
+  if (DATA.serve) think(input);
+  else $("said").textContent = "This page is a file and cannot run the input that its address names: loopt thoughts --serve can.";
 }
+
+function forget() { wanted = null; $("said").textContent = ""; }
 
 function play() {
   if (playing) { clearInterval(playing); playing = null; $("play").textContent = "▶ play"; return; }
@@ -126,13 +149,12 @@ const KEYS = {
 };
 
 function chooseExample(which) {
-  $("example").value = which;
+  forget();
   go({ example: which, position: DATA.examples[which].ask });
 }
 
 function listExamples() {
   $("example").replaceChildren(...DATA.examples.map((one, i) => el("option", { value: i }, one.title)));
-  $("example").value = view.example;
 }
 
 // A row of buttons of which one is pressed; they stay the same elements, so that the focus stays where it is.
@@ -141,18 +163,17 @@ function chooseFrom(box, label, names, pressed, pick) {
   [...box.children].forEach((button, i) => button.setAttribute("aria-pressed", String(i === pressed)));
 }
 
-async function think(text, keepView) {
+async function think(text) {
   $("said").textContent = "thinking …";
   try {
     const reply = await fetch("think", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ input: text }) });
     const answer = await reply.json();
     if (!reply.ok) { $("said").textContent = answer.error; return; }
     DATA.examples.push({ ...answer, typed: text, title: "typed: " + text.slice(0, 24) });
-    $("said").textContent = "";
-    view.example = DATA.examples.length - 1;
-    if (!keepView) view.position = answer.ask;
+    const position = wanted && wanted.input === text ? wanted.position : undefined;
+    forget();
     listExamples();
-    render();
+    go({ example: DATA.examples.length - 1, position: position === undefined ? answer.ask : position });
   } catch (error) { $("said").textContent = "no answer from the server: " + error; }
 }
 
@@ -177,11 +198,10 @@ function start() {
     KEYS[event.key]();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { for (const name of Object.keys(colors)) delete colors[name]; render(); });
+  window.addEventListener("hashchange", () => { followAddress(); render(); });
   view.position = DATA.examples[0].ask;
-  const typed = readAddress();
-  window.addEventListener("hashchange", () => { readAddress(); render(); });
   listExamples();
-  if (typed && DATA.serve) { $("typed").value = typed; view.example = 0; think(typed, true); }
+  followAddress();
   render();
   // What opens the page is painted before the large tables below it are made.
   requestAnimationFrame(() => setTimeout(() => {

@@ -79,8 +79,11 @@ function strongest(head) {
   const found = [];
   eachLook(head, view.position, (to, weight) => found.push([to, weight]));
   found.sort((a, b) => b[1] - a[1]);
-  return found.slice(0, 3).map(([to, weight]) => "position " + to + " " + percent(weight)).join(", ") || "nowhere in particular";
+  return found.slice(0, 3).map(([to, weight]) => "position " + to + " " + percent(weight)).join(", ") || elsewhere();
 }
+
+// Where attention goes of which no position gets enough to be shown. A start token is no part of the example.
+const elsewhere = () => (model().start ? "the start token" : "many, spread thinly");
 
 function drawAttention() {
   const one = model(), kept = attention(view.model), box = $("matrices");
@@ -90,6 +93,7 @@ function drawAttention() {
   chooseFrom($("heads"), "heads ", ["all", ...Array.from({ length: one.heads }, (_, i) => String(i + 1))], view.head + 1, (i) => go({ head: i - 1 }));
   box.hidden = !kept;
   if (!kept) return;
+  $("kept").textContent = kept.k < example().tokens.length ? "Of each row the strongest " + kept.k + " are kept." : "";
   if (box.children.length !== one.heads) box.replaceChildren(...Array.from({ length: one.heads }, (_, head) => makeMatrix(head)));
   [...box.children].forEach((figure, head) => {
     const told = "head " + (head + 1) + ": from position " + view.position + " to " + strongest(head);
@@ -107,6 +111,7 @@ function watchMatrices() {
     matricesSeen = entries[entries.length - 1].isIntersecting;
     if (matricesSeen) drawAttention();
   }, { rootMargin: "200px" }).observe($("matrices"));
+  window.addEventListener("beforeprint", () => { matricesSeen = true; drawAttention(); });
 }
 
 function chart(id, values, name, ends) {
@@ -130,7 +135,8 @@ function drawMovement() {
   chart("cosine", one.cosine.map((row) => row[p]), "cosine with the state before", [Math.min(0, ...one.cosine.map((row) => row[p])), 1]);
   const path = one.orbit.map((row) => [row[2 * p], row[2 * p + 1]]), xs = path.map((q) => q[0]), ys = path.map((q) => q[1]);
   const span = Math.max(Math.max(...xs) - Math.min(...xs), (Math.max(...ys) - Math.min(...ys)) * (w / h), 1e-9);
-  const x = (v) => 20 + ((v - Math.min(...xs)) / span) * (w - 44), y = (v) => h - 20 - ((v - Math.min(...ys)) / span) * (w - 44);
+  const middle = (values) => (Math.max(...values) + Math.min(...values)) / 2;
+  const x = (v) => w / 2 + ((v - middle(xs)) / span) * (w - 44), y = (v) => h / 2 - ((v - middle(ys)) / span) * (w - 44);
   $("orbit").replaceChildren(sv("svg", { viewBox: "0 0 " + w + " " + h, role: "img", "aria-label": "The state's path in two dimensions: " + one.movement[p] },
     sv("polyline", { points: path.map(([a, b]) => x(a) + "," + y(b)).join(" "), class: "curve" }),
     ...path.map(([a, b], i) => sv("g", {}, sv("circle", { cx: x(a), cy: y(b), r: i === step ? 6 : 3, class: "dot" + (i === step ? " now" : "") + (i > model().trained ? " beyondtrained" : "") }), sv("text", { x: x(a) + 7, y: y(b) - 5, class: "small" }, String(i))))));

@@ -9,7 +9,13 @@ function reading(quantity, step, position) {
   if (!read || !truth || truth[position] === null) return null;
   const scores = model().probes.filter((one) => one.quantity === quantity && one.step === step);
   const label = read[step][position];
-  return { label, right: label === truth[position], sure: scores.length > 0 && scores[0].accuracy >= DATA.sure };
+  return { label, right: label === truth[position], sure: scores.length > 0 && scores[0].sure };
+}
+
+// The label in words; values of addition and i-GSM are numbers, all others tokens.
+function readInWords(one) {
+  const label = ["addition", "igsm"].includes(example().problem.kind) ? String(one.label) : word(one.label);
+  return "reads " + label + (one.sure ? (one.right ? " ✓" : " ✗") : ", but this probe is often wrong");
 }
 
 function chain(position) {
@@ -30,7 +36,19 @@ function knownHops(step = stepOf(view.model)) {
 function knownInWords() {
   if (example().problem.kind !== "phop" || !model().probes.length) return "";
   const hops = knownHops().map((yes, hop) => (yes && hop ? hop : 0)).filter(Boolean);
-  return hops.length ? "A probe reads hop" + (hops.length > 1 ? "s " : " ") + hops.join(", ") + " of " + example().problem.p + " from its state." : "A probe reads no hop from its state yet.";
+  return hops.length ? "A probe reads " + hopsInWords(hops) + " of " + example().problem.p + " from its state." : "A probe reads no hop from its state yet.";
+}
+
+// "hops 1, 3 to 5 and 7"
+function hopsInWords(hops) {
+  const ranges = [];
+  for (const hop of hops) {
+    const last = ranges[ranges.length - 1];
+    if (last && last[1] === hop - 1) last[1] = hop;
+    else ranges.push([hop, hop]);
+  }
+  const told = ranges.flatMap(([from, to]) => (to - from < 2 ? [...new Set([from, to])] : [from + " to " + to]));
+  return "hop" + (hops.length > 1 ? "s " : " ") + told.join(", ").replace(/, (?!.*, )/, " and ");
 }
 
 // After which loop each hop can first be read, in words: what the loops do.
@@ -42,8 +60,9 @@ function story() {
     const first = steps.find((at) => at.known[hop]), when = first ? "after " + one.by + " " + first.step : "never";
     (by[when] = by[when] || []).push(hop);
   }
-  const told = Object.entries(by).map(([when, hops]) => "hop" + (hops.length > 1 ? "s " : " ") + hops.join(" and ") + " " + when);
-  return "At position " + view.position + " a probe first reads " + told.join(", ") + ".";
+  const told = Object.entries(by).map(([when, hops]) => hopsInWords(hops) + " " + when), stays = look().stays[view.position];
+  const though = by.never && stays ? ", though it answers rightly after " + one.by + " " + stays : "";
+  return "At position " + view.position + " a probe first reads " + told.join(", ") + though + ".";
 }
 
 function drawProblem() {
@@ -52,7 +71,8 @@ function drawProblem() {
   if (!drawn) $("problem").replaceChildren();
   else if ($("problem").firstChild !== drawn) $("problem").replaceChildren(drawn);
   const hops = example().problem.kind === "phop" ? "Arcs above: the true hops, drawn solid once a linear probe reads from the model's state here where they land, which ● marks below. " : "";
-  const read = !model().probes.length || !draw || draw === drawSum ? "" : hops || "Filled and ●: a linear probe reads it rightly from the state at this position. ";
+  const carries = draw === drawSum ? "Carry, read: what a linear probe reads from the state where the digit below is said, · where it is often wrong. " : "";
+  const read = !model().probes.length || !draw ? "" : hops || carries || "Filled and ●: a linear probe reads it rightly from the state at this position. ";
   $("legend").textContent = read + "In the row below the tokens: what the model would answer there now, ✓ right or ✗ wrong, the paler the less sure. Arcs below: where it looks from the chosen position, or from the one under the mouse.";
 }
 
@@ -73,7 +93,10 @@ function makeLadder() {
   const head = el("tr", {}, el("th", {}, "can be read"), ...hops.map((hop) => el("th", { scope: "col" }, "hop " + hop)));
   const rows = Array.from({ length: model().steps }, (_, i) => {
     const known = knownHops(i + 1), step = i + 1;
-    const cells = hops.map((hop) => el("td", { class: (known[hop] ? "known" : "unknown") + " pick" }, (known[hop] ? "● " : "○ ") + letter(hop)));
+    const cells = hops.map((hop) => {
+      const one = reading("hop " + hop, step, view.position), wrong = one && one.sure && !one.right;
+      return el("td", { class: (known[hop] ? "known" : "unknown") + " pick", title: one && readInWords(one) }, (known[hop] ? "● " : "○ ") + letter(hop), wrong ? el("small", {}, readInWords(one)) : null);
+    });
     return el("tr", { class: step === model().trained + 1 ? "beyond" : "", onclick: () => go({ step }) }, el("th", { scope: "row" }, model().by + " " + step + (step > model().trained ? " +" : "")), ...cells);
   });
   return el("table", { class: "cells ladder" }, head, ...rows);
@@ -95,23 +118,33 @@ function drawSum() {
     const at = answerAt(place);
     return el("td", { class: at.verdict + (place === view.position ? " chosen" : ""), onclick: () => place >= 0 && go({ position: place }) }, at.text, el("sup", {}, MARK[at.verdict]));
   });
-  return el("table", { class: "paper" }, row("carry", carries), ...operands, row("says", answers, "total"),
+  const read = model().probes.length ? [row("carry, read", problem.places.map(readCarry))] : [];
+  return el("table", { class: "paper" }, row("carry", carries), ...read, ...operands, row("says", answers, "total"),
     row("right", problem.sum.map((digit) => el("td", {}, String(digit)))));
 }
 
+function readCarry(place) {
+  const one = reading("carry into it", stepOf(view.model), place);
+  if (!one || !one.sure) return el("td", { class: "muted", title: one ? readInWords(one) : null }, one ? "·" : "");
+  const verdict = one.right ? "right" : "wrong";
+  return el("td", { class: verdict }, String(one.label), el("sup", {}, MARK[verdict]));
+}
+
 function drawTree() {
-  const levels = example().problem.levels, count = levels[0].length, cell = Math.max(64, ...levels.flat().map((span) => 9 * word(span[2]).length + 14));
-  const high = 62, picture = sv("svg", { width: count * cell, height: levels.length * high + 6, role: "img", "aria-label": "Tree of partial products" });
-  const x = (span) => ((span[0] + span[1] + 1) / 2) * cell, y = (level) => (levels.length - 1 - level) * high + 20;
+  const levels = example().problem.levels, count = levels[0].length, cell = Math.max(72, ...levels.flat().map((span) => Math.max(9 * word(span[2]).length + 14, 6.5 * word(span[2]).length + 62)));
+  const high = 74, picture = sv("svg", { width: count * cell, height: levels.length * high - 8, role: "img", "aria-label": "Tree of partial products" });
+  const x = (span) => ((span[0] + span[1] + 1) / 2) * cell, y = (level) => (levels.length - 1 - level) * high + 24;
   levels.forEach((spans, level) => spans.forEach((span) => {
     if (level) levels[level - 1].filter((low) => low[0] >= span[0] && low[1] <= span[1]).forEach((low) =>
-      picture.append(sv("line", { x1: x(span), y1: y(level) + 14, x2: x(low), y2: y(level - 1) - 14, class: "edge" })));
+      picture.append(sv("line", { x1: x(span), y1: y(level) + 22, x2: x(low), y2: y(level - 1) - (level > 1 ? 22 : 14), class: "edge" })));
     const length = span[1] - span[0] + 1;
     const one = level && reading(span[0] === 0 ? "product so far" : "product of the last " + length, stepOf(view.model), span[1]);
-    const known = !level || (one && one.right && one.sure);
+    const known = !level || (one && one.right && one.sure), half = level ? 22 : 14;
     picture.append(sv("g", { class: "node" + (known ? " known" : ""), onclick: () => go({ position: span[1] }) },
-      sv("rect", { x: x(span) - cell / 2 + 4, y: y(level) - 14, width: cell - 8, height: 28, rx: 6 }),
-      sv("text", { x: x(span), y: y(level) + 5 }, (level && known ? "● " : "") + word(span[2]))));
+      sv("rect", { x: x(span) - cell / 2 + 4, y: y(level) - half, width: cell - 8, height: 2 * half, rx: 6 }),
+      sv("text", { x: x(span), y: y(level) + (level ? -3 : 5) }, (level && known ? "● " : "") + word(span[2])),
+      one && one.sure ? sv("text", { x: x(span), y: y(level) + 14, class: "small " + (one.right ? "right" : "wrong") }, readInWords(one)) : null,
+      one ? sv("title", {}, readInWords(one)) : null));
   }));
   return picture;
 }
@@ -120,10 +153,11 @@ function drawGraph() {
   const nodes = example().problem.nodes, byDepth = {}, at = {};
   nodes.forEach((node) => (byDepth[node.depth] = byDepth[node.depth] || []).push(node));
   const depths = Object.keys(byDepth).map(Number).sort((a, b) => a - b), wide = Math.max(...depths.map((d) => byDepth[d].length));
-  const w = 152, h = 74, picture = sv("svg", { width: wide * w, height: depths.length * h, role: "img", "aria-label": "Which parameter is defined by which" });
-  depths.forEach((depth, row) => byDepth[depth].forEach((node, i) => (at[node.name] = [(i + 0.5 + (wide - byDepth[depth].length) / 2) * w, row * h + 30])));
+  const w = 152, h = 74, picture = sv("svg", { width: wide * w + 8, height: depths.length * h, role: "img", "aria-label": "Which parameter is defined by which" });
+  depths.forEach((depth, row) => byDepth[depth].forEach((node, i) => (at[node.name] = [(i + 0.5 + (wide - byDepth[depth].length) / 2) * w + 4, row * h + 30])));
+  const rows = depths.map((depth) => byDepth[depth].map((node) => at[node.name])), taken = {};
   nodes.forEach((node) => node.uses.filter((used) => at[used]).forEach((used) =>
-    picture.append(sv("line", { x1: at[used][0], y1: at[used][1] + 20, x2: at[node.name][0], y2: at[node.name][1] - 22, class: "edge" + (node.needed ? " needed" : "") }))));
+    picture.append(sv("path", { d: edge(at[used], at[node.name], rows, w, taken), class: "edge" + (node.needed ? " needed" : "") }))));
   nodes.forEach((node) => {
     const [x, y] = at[node.name], query = node.name === example().problem.query, told = toldOf(node, query);
     const group = sv("g", { class: "node" + (told.right ? " known" : "") + (query ? " query" : ""), onclick: () => node.place >= 0 && go({ position: node.place }) },
@@ -133,6 +167,22 @@ function drawGraph() {
     picture.append(group);
   });
   return picture;
+}
+
+// An edge from one parameter down to another; past the rows between, it goes through the nearest gap. Edges that share
+// a gap keep apart.
+function edge(from, to, rows, w, taken) {
+  let [x, y] = [from[0], from[1] + 22], path = "M" + x + " " + y;
+  const bend = (x2, y2) => { path += " C" + x + " " + (y + y2) / 2 + " " + x2 + " " + (y + y2) / 2 + " " + x2 + " " + y2; [x, y] = [x2, y2]; };
+  rows.filter((row) => row[0][1] > from[1] && row[0][1] < to[1]).forEach((row) => {
+    const middle = row[0][1], straight = from[0] + ((middle - from[1]) / (to[1] - from[1])) * (to[0] - from[0]);
+    const gaps = [row[0][0] - w / 2, ...row.map(([center]) => center + w / 2)].sort((a, b) => Math.abs(a - straight) - Math.abs(b - straight));
+    const key = gaps[0] + "/" + middle, count = taken[key] = (taken[key] || 0) + 1;
+    bend(gaps[0] + [0, 3, -3][(count - 1) % 3], middle - 22);
+    path += " V" + (y = middle + 22);
+  });
+  bend(to[0], to[1] - 22);
+  return path;
 }
 
 // What is known of a parameter's value: at the question what the model answers, where it is defined what a probe reads.
@@ -156,7 +206,7 @@ let cells = { key: null };
 const short = (text) => (shown(text).length > MOST_LETTERS ? shown(text).slice(0, MOST_LETTERS - 1) + "…" : shown(text));
 
 function makeStrip() {
-  const one = example(), hops = one.problem.kind === "phop", top = hops ? 128 : 12, base = top + 3 * LINE + 6;
+  const one = example(), hops = one.problem.kind === "phop", top = hops ? 134 : 20, base = top + 3 * LINE + 6;
   const used = new Set([...one.tokens, ...one.looks.flatMap((seen) => seen.choices.flatMap((ids) => ids.filter((_, i) => i % DATA.top === 0)))]);
   const wide = Math.max(26, 10 + 8.5 * Math.max(...[...used].map((id) => short(word(id)).length)));
   const picture = sv("svg", { width: one.tokens.length * wide, height: base + 110, role: "img" }), overlay = sv("g"), looks = sv("g");
@@ -168,13 +218,13 @@ function makeStrip() {
     picture.append(group);
     return { group, box, says, mark, title };
   });
-  picture.append(overlay, looks);
+  const ticks = one.tokens.map((_, i) => i).filter((i) => i % 5 === 0);
+  picture.append(...ticks.map((i) => sv("text", { x: (i + 0.5) * wide, y: 11, class: "small tick" }, String(i))), overlay, looks);
   $("strip").replaceChildren(picture);
   const answers = one.problem.kind === "text" ? "expects" : "answers";
   const names = [["reads", top + 11], [answers, top + LINE + 21], ["looks at", base + 20], ...(hops ? [["true hops", top - 50]] : [])];
   $("rows").replaceChildren(...names.map(([name, y]) => el("span", { style: "top:" + y + "px" }, name)));
-  $("strip").scrollLeft = (view.position + 2) * wide - $("strip").clientWidth;
-  cells = { key: one, made, overlay, looks, picture, top, base, wide };
+  cells = { key: one, position: null, made, overlay, looks, picture, top, base, wide };
 }
 
 function drawStrip() {
@@ -203,6 +253,8 @@ function drawStrip() {
     marks.push(sv("g", { class: "hopmark" + yes, "data-hop": hop }, sv("circle", { cx: x, cy: top - 10, r: 8.5 }), sv("text", { x, y: top - 6 }, String(hop))));
   });
   overlay.replaceChildren(...arcs, ...marks);
+  if (cells.position !== view.position) reveal($("strip"), (view.position - 1) * cells.wide, (view.position + 2) * cells.wide);
+  cells.position = view.position;
   drawLooks(view.position);
 }
 
@@ -214,5 +266,6 @@ function drawLooks(position) {
     arcs.push(arc(position, to, y + 2, false, { class: "look", "stroke-width": (0.8 + 4 * weight).toFixed(2), "stroke-opacity": (0.3 + 0.7 * weight).toFixed(2) }));
     if (weight >= 0.1) marks.push(sv("text", { x: (to + 0.5) * cells.wide, y: y + 13, class: "small looked" }, Math.round(100 * weight) + "%"));
   });
+  if (!arcs.length && attention(view.model)) marks.push(sv("text", { x: (position + 0.5) * cells.wide, y: y + 13, class: "small looked end" }, elsewhere()));
   cells.looks.replaceChildren(...arcs, ...marks);
 }

@@ -6,9 +6,11 @@ their host, takes questions only from its own page, and answers with JSON in whi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,10 +23,11 @@ LOOPBACK = "127.0.0.1"
 LONGEST_BODY = 8 * LONGEST_TEXT
 """Bytes of a question: JSON may take six for a character, and some for the rest."""
 SOCKET_SECONDS = 10.0
-"""How long a connection may keep the server waiting."""
+"""How long a connection may keep the server waiting, for its next bytes or for the whole of a question."""
 THINKING_SECONDS = 20.0
 """How long the models may take for one question, waiting for others included."""
 MOST_CONNECTIONS = 32
+BUSY = b'HTTP/1.0 503 Service Unavailable\r\nContent-Type: application/json\r\n\r\n{"error": "too many ask at once"}'
 
 Think = Callable[[str, float], dict[str, Any]]
 """What was typed, and how many seconds there are -> an example as the page shows it. Raises an InputError for what is
@@ -53,6 +56,8 @@ class ExplorerServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._connections.acquire(blocking=False):
+            with contextlib.suppress(OSError):
+                request.sendall(BUSY)
             self.shutdown_request(request)
             return
         super().process_request(request, client_address)
@@ -108,14 +113,26 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"allowed are {LONGEST_BODY} bytes")
             return None
         try:
-            question = json.loads(self.rfile.read(int(written)))
-        except (ValueError, RecursionError, TimeoutError):
+            question = json.loads(self._body(int(written)))
+        except TimeoutError:
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"a question has {SOCKET_SECONDS:g} s to arrive")
+            return None
+        except (ValueError, RecursionError):
             question = None
         text = question.get("input") if isinstance(question, dict) else None
         if not isinstance(text, str) or len(text) > LONGEST_TEXT:
             self._refuse(HTTPStatus.BAD_REQUEST, f'allowed is {{"input": text}}, of up to {LONGEST_TEXT} characters')
             return None
         return text
+
+    def _body(self, length: int) -> bytes:
+        """Returns so many bytes, fewer where the connection ends, or raises TimeoutError: also where they drip."""
+        body, deadline = b"", time.monotonic() + SOCKET_SECONDS
+        while len(body) < length and (part := self.rfile.read1(length - len(body))):
+            body += part
+            if time.monotonic() > deadline:
+                raise TimeoutError
+        return body
 
     def _answer(self, text: str) -> None:
         server = self.server
