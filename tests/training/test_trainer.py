@@ -378,8 +378,9 @@ def test_impossible_configs_name_the_field(build: Callable[[], Any], message: st
 
 
 def test_numbers_of_another_type_are_told_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"steps=24\.0: allowed is a value of type int"):
-        train(replace(TINY, steps=24.0), tmp_path / "run", CPU)  # type: ignore[arg-type]
+    optim = replace(TINY.optim, warmup_steps=2.0)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"optim\.warmup_steps=2\.0: allowed is a value of type int"):
+        train(replace(TINY, optim=optim), tmp_path / "run", CPU)
     assert not (tmp_path / "run").exists()
 
 
