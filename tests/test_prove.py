@@ -59,6 +59,7 @@ def test_help_gives_an_example(theorem: str, capsys: Captured) -> None:
     shown = capsys.readouterr().out
     assert re.search(rf"For example:\s+loopt prove {theorem}", shown.replace("│", ""))
     assert "--save" in shown
+    assert not re.search(r"loopt prove .*loopt prove", shown)  # each example has a line of its own
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,13 @@ def test_help_gives_an_example(theorem: str, capsys: Captured) -> None:
         ("simulation --run nowhere", "nowhere/config.json: no such file"),
         ("lemmas --break product", "--break"),
         ("cot --bits 0", "bits=0: allowed is 1 to 64"),
+        ("cot --bits 12", "numbers of 12 bits would take about 23 hours; allowed is what ends within 60 minutes"),
+        ("cot --bits 10", "numbers of 10 bits would take about 87 minutes"),
+        ("phop --compare nowhere --loops -1", "loopt: --compare and --loops: allowed beside --compare is --seed"),
+        (
+            "phop --compare nowhere --break match --json --show --save out --p 3",
+            "--compare and --show, --save, --json, --break, --p: allowed",
+        ),
         ("group-composition --group S3 --n 0 --save out", "n=0"),
         ("all --p 3", "--p"),
     ],
@@ -289,6 +297,64 @@ def test_what_was_damaged_is_not_loaded(tmp_path: Path) -> None:
         assert text == config.replace('"3x2"', '"3y2"') or "\n" not in str(error.value)  # a plan is pointed at
     with pytest.raises(InputError, match="No such file"):
         load(tmp_path / "nowhere")
+
+
+def test_weights_of_another_model_are_not_replaced(tmp_path: Path, capsys: Captured) -> None:
+    for name, seed in (("one", 1), ("other", 2)):
+        save(random_transformer((0, 1), seed, heads=1, d=4, d_ff=4, vocabulary=3, n_max=4).model(), tmp_path / name)
+    for again in range(2):  # the same weights may be saved again
+        assert run("simulation", "--run", "one", "--save", "out") == 0, again
+    weights = (tmp_path / "out" / "simulation" / "own" / "weights.safetensors").read_bytes()
+    capsys.readouterr()
+    assert run("simulation", "--run", "other", "--save", "out") == 2
+    told = "loopt: out/simulation/own holds other weights; delete it, or save to another directory\n"
+    assert capsys.readouterr().err == told
+    assert (tmp_path / "out" / "simulation" / "own" / "weights.safetensors").read_bytes() == weights
+
+
+def test_none_of_several_models_is_saved_where_one_would_replace_another(tmp_path: Path, capsys: Captured) -> None:
+    save(random_transformer((0,), seed=1).model(), tmp_path / "out" / "group-composition" / "Z3-n4-F2")
+    assert run("group-composition", "--group", "Z3", "--n", "4", "--save", "out") == 2
+    assert "group-composition/Z3-n4-F2 holds other weights" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "out" / "group-composition").iterdir()] == ["Z3-n4-F2"]
+
+
+def test_models_of_two_alphabets_are_saved_side_by_side(tmp_path: Path) -> None:
+    for alphabet in ("4", "3"):
+        assert run("phop", "--p", "2", "--n", "5", "--inputs", "2", "--alphabet", alphabet, "--save", "out") == 0
+    names = {path.name for path in (tmp_path / "out" / "phop").iterdir()}
+    assert {"p2-n5", "p2-n5-alphabet3", "p2-n5-looped", "p2-n5-alphabet3-looped"} < names
+
+
+@pytest.mark.parametrize("command", ["simulation --run mine", "cot --run mine --n 2 --m 2"])
+def test_weights_that_are_not_finite_are_refused(command: str, tmp_path: Path, capsys: Captured) -> None:
+    model = random_transformer((0, 1), seed=1, heads=1, d=4, d_ff=4, vocabulary=3, n_max=4).model()
+    with torch.no_grad():
+        model.state_dict()["loop.layers.1.feed_forward.up.weight"][0, 0] = torch.nan
+    save(model, tmp_path / "mine")
+    assert run(*command.split()) == 2
+    told = "loopt: run=mine: loop.layers.1.feed_forward.up.weight holds what is not a finite number\n"
+    assert capsys.readouterr() == ("", told)
+
+
+def test_an_own_chain_of_thought_is_shown(tmp_path: Path, capsys: Captured) -> None:
+    save(random_transformer((0,), seed=1, heads=1, d=4, d_ff=4, vocabulary=3, n_max=4).model(), tmp_path / "mine")
+    assert run("cot", "--run", "mine", "--n", "2", "--m", "2", "--show") == 0
+    shown = capsys.readouterr().out
+    assert "Chain of thought, your transformer: every step" in shown
+    assert "Drawn in cot-2.svg and cot-2.png\n" in shown
+    (loop,) = re.findall(r"^loop 2 +(.*)$", shown, re.MULTILINE)
+    (step,) = re.findall(r"^step 2 +(.*)$", shown, re.MULTILINE)
+    assert loop.split() == step.split()
+    assert len(loop.split()) == 4
+
+
+def test_a_saved_model_names_its_run(capsys: Captured) -> None:
+    assert run("group-composition", "--group", "Z3", "--n", "4", "--save", "out") == 0
+    capsys.readouterr()
+    assert command_line.run("eval", "out/group-composition/Z3-n4") == 2
+    told = "out/group-composition/Z3-n4 is a model that loopt prove saved; as a run it is"
+    assert capsys.readouterr().err == f"loopt: {told} out/group-composition/Z3-n4/run\n"
 
 
 @pytest.mark.parametrize("width", [20, 31, 80])

@@ -17,11 +17,13 @@ INT64 = range(-(2**63), 2**63)
 """The integers that a tensor holds, and that any file or option may give."""
 WORK_PER_SECOND = 10**11
 """Operations of matrix products that a CPU does in a second, roughly: refusals are for what takes far longer."""
-LONGEST_DAYS = 7
+WEEK = 7 * 86_400
+"""How many seconds anything may take that has no limit of its own."""
 
 
-def require_affordable(what: str, memory: int = 0, seconds: int = 0) -> None:
-    """Raises an InputError, with what it would take, where something needs more bytes than this machine has, or a week.
+def require_affordable(what: str, memory: int = 0, seconds: int = 0, longest: int = WEEK) -> None:
+    """Raises an InputError, with what it would take, where something needs more bytes than this machine has, or more
+    than the ``longest`` seconds.
 
     >>> require_affordable("a batch of 4 examples", memory=4096, seconds=1)
     >>> require_affordable("a batch of 4 examples", seconds=10**7)
@@ -32,9 +34,9 @@ def require_affordable(what: str, memory: int = 0, seconds: int = 0) -> None:
     if available is not None and memory > available:
         needed, there_is = _gigabytes(memory), _gigabytes(available)
         raise InputError(f"{what} would take about {needed} of memory; this machine has {there_is}")
-    days = seconds // 86_400
-    if days > LONGEST_DAYS:
-        raise InputError(f"{what} would take about {days:,} days; allowed is what ends within {LONGEST_DAYS} days")
+    if seconds > longest:
+        takes, allowed = _duration(seconds), _duration(longest)
+        raise InputError(f"{what} would take about {takes}; allowed is what ends within {allowed}")
 
 
 @cache
@@ -48,6 +50,13 @@ def machine_memory() -> int | None:
         return min(physical, int(Path("/sys/fs/cgroup/memory.max").read_text()))
     except (OSError, ValueError):  # no container, or one without a limit, which says max
         return physical
+
+
+def _duration(seconds: int) -> str:
+    for unit, length in (("days", 86_400), ("hours", 3600)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:,} {unit}"
+    return f"{seconds // 60} minutes"
 
 
 def _gigabytes(memory: int) -> str:

@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -38,7 +38,7 @@ from loopt.theory.formal import FormalTransformer
 from loopt.theory.growth import panels
 from loopt.theory.learned import compare
 from loopt.theory.proof import Proof
-from loopt.theory.saved import WEIGHTS, config_of_run, load, save, save_as_run
+from loopt.theory.saved import WEIGHTS, config_of_run, load, refuse_to_replace, save, save_as_run
 
 USAGE = """\
 usage: loopt prove group-composition [--group S5] [--n 64] [options]
@@ -120,6 +120,7 @@ class SimulationOptions(TheoremOptions):
     """Theorem 5.2: loop one layer in place of many layers, few of them distinct. For example:
 
     loopt prove simulation --seed 1
+
     loopt prove simulation --run weights/cot/addition-6-chain
     """
 
@@ -136,6 +137,7 @@ class PHopOptions(TheoremOptions):
     """Corollary 5.3: solve p-hop by looping one layer about log2 p times. For example:
 
     loopt prove phop --p 8 --show
+
     loopt prove phop --compare runs/phop-cpu
     """
 
@@ -155,6 +157,11 @@ class PHopOptions(TheoremOptions):
         self.control(phop_proof.BREAKS)
         if self.compare is None:
             phop_proof.check(self.p, self.n, self.inputs, self.alphabet)
+            return
+        given = [one.name for one in fields(self) if getattr(self, one.name) != one.default]
+        others = [f"--{name.rstrip('_')}" for name in given if name not in ("compare", "seed")]
+        if others:
+            raise InputError(f"--compare and {', '.join(others)}: allowed beside --compare is --seed")
 
 
 @dataclass(frozen=True)
@@ -162,6 +169,7 @@ class ChainOfThoughtOptions(TheoremOptions):
     """Theorem 5.4: loop a transformer to generate what another one does by chain of thought. For example:
 
     loopt prove cot --bits 4 --show
+
     loopt prove cot --run weights/cot/addition-6-chain --n 14 --m 6
     """
 
@@ -279,7 +287,7 @@ def _prove(options: Options) -> Proof:
         case ChainOfThoughtOptions(bits=bits, group=group, run=run, n=n, m=m):
             change = options.control(chain_of_thought_proof.BREAKS)
             if run is not None:
-                return chain_of_thought_proof.prove_own(_own_transformer(run), n, m, seed, change)
+                return chain_of_thought_proof.prove_own(_own_transformer(run), n, m, seed, show, change)
             return chain_of_thought_proof.prove(bits, seed, show, change, group)
         case LemmaOptions(s=s):
             return lemmas_proof.prove(s)
@@ -289,7 +297,11 @@ def _prove(options: Options) -> Proof:
 def _own_transformer(directory: Path) -> FormalTransformer:
     """Returns the weights of a run's best checkpoint, or of a model that --save wrote."""
     saved = (directory / WEIGHTS).exists()
-    return FormalTransformer.of(load(directory) if saved else Run.load(directory).load_model("best"))
+    model = load(directory) if saved else Run.load(directory).load_model("best")
+    for name, weights in model.state_dict().items():
+        if not bool(weights.isfinite().all()):
+            raise InputError(f"run={directory}: {name} holds what is not a finite number")
+    return FormalTransformer.of(model)
 
 
 def _own_task(directory: Path) -> Task | None:
@@ -314,8 +326,11 @@ def _report(name: str, proof: Proof, options: Options) -> None:
         if not options.json:
             print(f"{maps.title}: drawn in {printable(svg)} and {printable(png.name)}\n")
     if options.save is not None and proof.exact:
+        directories = {one: options.save / name / re.sub(r"[^\w.]+", "-", one) for one in proof.models}
+        for model_name, directory in directories.items():
+            refuse_to_replace(proof.models[model_name], directory)  # before any of them is written
         for model_name, model in proof.models.items():
-            directory = options.save / name / re.sub(r"[^\w.]+", "-", model_name)
+            directory = directories[model_name]
             save(model, directory)
             if not options.json:
                 print(f"Saved {printable(directory)}")

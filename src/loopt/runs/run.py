@@ -59,7 +59,11 @@ class Run:
 
     @classmethod
     def load(cls, directory: Path | str) -> Run:
-        return cls(Path(directory), read_config(Path(directory) / "config.json"))
+        directory = Path(directory)
+        inside = directory / "run"
+        if (directory / "weights.safetensors").exists() and (inside / "config.json").exists():
+            raise InputError(f"{directory} is a model that loopt prove saved; as a run it is {inside}")
+        return cls(directory, read_config(directory / "config.json"))
 
     @classmethod
     def start(cls, directory: Path, config: TrainConfig) -> Run:

@@ -3,8 +3,9 @@
 The state of a position is a sum of tables: one row of each *variable* (an element, a pointer, a letter) and a constant.
 A hidden unit that reads few variables is a function of those alone, so a feed-forward is a sum of functions of few
 variables. Such a sum is what it should be everywhere if it is so wherever all variables but those of one group have a
-fixed value, for each group that a unit, or the right answer, reads together: every other value is a sum of differences
-of these. (``cases_of`` lists them.) In F_s this holds as long as no sum saturates, which is checked too.
+fixed value, for each group that a unit, or the right answer, reads together, and for each variable alone, since x adds
+it: every other value is a sum of differences of these. (``cases_of`` lists them.) In F_s this holds as long as no sum
+saturates, which is checked too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from loopt.theory.formal import FormalLayer, Head
+from loopt.theory.formal import FormalLayer, Head, Space
 from loopt.theory.precision import Arithmetic, FixedPoint, feed_forward
 from loopt.theory.proof import Tally
 
@@ -52,10 +53,16 @@ def apart(lower: Tensor, higher: Tensor) -> Tensor:
 
 
 def copies(tally: Tally, what: str, head: Head, source: Tensor, target: Tensor) -> None:
-    """Counts whether W_Oᵀ W_V moves the coordinates ``source`` [k, d] to ``target`` [k, d], each alone, unchanged."""
-    moved = head.output.T @ head.value
-    tally.equal(f"{what}: values, by coordinate", moved, target.T @ source)
-    tally.equal(f"{what}: values, each alone", head.output.abs().T @ head.value.abs(), moved.abs())
+    """Counts whether the head's values are the coordinates ``source`` [k, d], and it adds them to ``target`` [k, d]."""
+    tally.equal(f"{what}: values", head.value, source)
+    tally.equal(f"{what}: where they go", head.output, target)
+
+
+def reads_only(tally: Tally, what: str, weights: Tensor, space: Space, *names: str) -> None:
+    """Counts whether ``weights`` [k, d] are 0 on all coordinates but these."""
+    others = ~space.read(*names).any(0)
+    rest = weights[:, others]
+    tally.equal(f"{what} reads {', '.join(names)} alone", rest, torch.zeros_like(rest))
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +82,9 @@ class Variables:
         return total
 
     def read_by(self, units: Tensor) -> list[frozenset[str]]:
-        """Returns for each row of W1 [units, d] the variables that change what it reads."""
-        reads = {name: ((table[1:] - table[0]) @ units.T != 0).any(0) for name, table in self.tables.items()}
+        """Returns for each row of W1 [units, d] the variables that change a coordinate which it reads."""
+        varies = {name: (table != table[0]).any(0) for name, table in self.tables.items()}  # [d] each
+        reads = {name: (units[:, where] != 0).any(1) for name, where in varies.items()}
         return [frozenset(name for name, yes in reads.items() if bool(yes[unit])) for unit in range(len(units))]
 
     def cases_of(self, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
@@ -105,7 +113,8 @@ def feed_forward_is(
     ``becomes`` has for each variable of ``wanted`` the variables that decide it, and the value for each of their
     values, a tensor with a dimension for each."""
     read = variables.read_by(layer.W1)
-    groups = {frozenset(names) for names, _ in becomes.values()} | set(read)
+    alone = {frozenset([name]) for name in variables.tables}  # x adds each of them, whether a unit reads it or not
+    groups = {frozenset(names) for names, _ in becomes.values()} | set(read) | alone
     maximal = [one for one in groups if not any(one < other for other in groups)] or [frozenset()]
     room = torch.zeros(layer.W2.shape[0], dtype=torch.float64)  # the largest sum that may pass on the way
     for group in sorted(maximal, key=sorted):

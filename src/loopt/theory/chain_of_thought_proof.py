@@ -52,6 +52,8 @@ from loopt.theory.thresholds import bisect
 
 PAIRS_PER_SECOND = 200
 """About how many pairs of numbers are added and checked in a second, on one CPU core."""
+LONGEST = 3600
+"""How many seconds adding them may take."""
 TOLERANCE = 1e-9
 RANDOM_SHAPES = ((1, 3, 5, 6), (2, 6, 3, 9), (3, 4, 4, 8), (6, 5, 3, 12))
 """L, |V|, n and m of the random transformers."""
@@ -114,7 +116,8 @@ def drift(theta: FormalTransformer, looped: LoopedTransformer, states: list[Tens
 def check(bits: int, name: str = "S5") -> None:
     """Raises an InputError where ``prove`` would take too long or too much memory, or has no such group."""
     require(1 <= bits <= 64, "bits", bits, "1 to 64", InputError)
-    require_affordable(f"adding all {4**bits:,} pairs of numbers of {bits} bits", seconds=4**bits // PAIRS_PER_SECOND)
+    what = f"adding all {4**bits:,} pairs of numbers of {bits} bits"
+    require_affordable(what, seconds=4**bits // PAIRS_PER_SECOND, longest=LONGEST)
     V = group(name).order + 1
     require_affordable(f"chain of thought over the {V - 1:,} elements of {name}", memory=8 * 4 * V * V * (3 * V + 100))
 
@@ -183,9 +186,11 @@ def _maps(case: Case) -> AttentionMaps:
     return AttentionMaps("Addition by chain of thought, in every loop", tokens, rows)
 
 
-def prove_own(theta: FormalTransformer, n: int, m: int, seed: int = 0, control: Control | None = None) -> Proof:
+def prove_own(
+    theta: FormalTransformer, n: int, m: int, seed: int = 0, show: bool = False, control: Control | None = None
+) -> Proof:
     """Checks the looped simulation of the user's own θ, on all inputs of n tokens where those are few, and else on
-    sampled ones."""
+    sampled ones; ``show`` traces the last of them."""
     require(n >= 1, "n", n, "1 or more", InputError)
     require(m >= 1, "m", m, "1 or more", InputError)
     require(
@@ -218,6 +223,7 @@ def prove_own(theta: FormalTransformer, n: int, m: int, seed: int = 0, control: 
         ),
         models={"own-looped": looped.model()},
         notes=(f"gap of the top two logits: {case.gap:.3g}; δ is half of it",),
+        traces=_traces(case, -1, tuple(map(str, range(V))), "your transformer") if show else (),
     )
 
 
@@ -348,7 +354,7 @@ def _notes(additions: list[Case], randoms: list[Case]) -> tuple[str, ...]:
 
 def _traces(case: Case, row: int, words: Sequence[str], what: str) -> tuple[Trace, Trace]:
     """Returns the halves of Figure 4 for one input: one more token per step; all at once, corrected by each loop."""
-    prompt, chain = case.prompts[row : row + 1], _words(case.tokens[row], words)
+    prompt, chain = case.prompts[[row]], _words(case.tokens[row], words)
     looped = build_looped(case.theta, case.n, case.m, case.constants).model()
     steps = [("input", (*_words(prompt[0], words), *[""] * case.m))]
     loops = [("input", (*_words(prompt[0], words), *["#"] * case.m))]

@@ -2,8 +2,9 @@
 
 The state of position i before every loop is the embedding of some element and of the position i. Queries and keys do
 not read the element, so the n+1 rows of attention are checked once for all words and loops. The feed-forward sees the
-two elements that attention fetched: all |G|² pairs are checked, and all |G| elements to be erased. That leaves the
-algorithm, which composes neighbours, in their order, until one element is left.
+two elements that attention fetched, into rooms that hold the same at every position: all |G|² pairs are checked, and
+all |G| elements to be erased. That leaves the algorithm, which composes neighbours, in their order, until one element
+is left.
 
 >>> s3 = groups.group("S3")
 >>> certify(build_group_composition(s3, 8), s3, 8).check("S3", "every word of 8 elements", "cases").exact
@@ -65,6 +66,8 @@ def certify(formal: FormalTransformer, group: Group, n: int, s: int | None = Non
     tally.equal("# stands for e", formal.tokens[-1:], formal.tokens[group.identity, None])
     held = formal.positions[:, space["element"]]
     tally.equal("positions in place of elements", held, torch.zeros_like(held))
+    rooms = formal.positions[:, space["left_element"].start :]  # in F_s they hold a constant
+    tally.equal("the rooms for two elements, by position", rooms, rooms[:1].expand_as(rooms))
 
     (layer,), here = formal.layers, torch.arange(n + 1)
     element = space.read("element")
@@ -114,6 +117,10 @@ def _certify_rounding(tally: Tally, formal: FormalTransformer, group: Group, n: 
     for _ in range(loops(n)):
         error = growth * (error + 2 * n * torch.tensor(-MARGIN).exp().item())
     tally.holds(f"what attention leaves grows to {error:.2g}", error < 1 / (4 * bits_of_element(group)))
+    logits = (formal.tokens[:-1] + formal.positions[-1]) @ formal.output.T
+    best, second = logits.topk(2).values.unbind(-1)
+    room = 2 * error * formal.output.abs().sum(1).max()
+    tally.holds("the answer's lead, for each element", best - second > room)
 
 
 def _one_product_wrong(formal: FormalTransformer) -> FormalTransformer:

@@ -3,6 +3,7 @@
 A head that looks up a position sees pointers 1 … n and positions 1 … n. The head that looks for a letter sees its own
 letter, the letter before another position, and what stands for order: the position itself, or two counts. A
 feed-forward sees pointers, digits and letters. None of these lists grows faster than n², and each is checked whole.
+Queries, keys and the output layer have to be 0 on every coordinate but those, and what positions hold to be as built.
 
 >>> from loopt.theory.phop import build_phop
 >>> from loopt.theory.phop_counting import build_counting
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from loopt.theory import phop, phop_counting
-from loopt.theory.certificates import MARGIN, Variables, apart, copies, feed_forward_is, one_hot
+from loopt.theory.certificates import MARGIN, Variables, apart, copies, feed_forward_is, one_hot, reads_only
 from loopt.theory.formal import FormalLayer, FormalTransformer, Head, Space
 from loopt.theory.phop import ALPHABET, digits_of_letters, doublings, schedule_of_digits
 from loopt.theory.precision import FixedPoint, arithmetic, weight_outside
@@ -35,9 +36,6 @@ def certify(formal: FormalTransformer, p: int, n: int, alphabet: int = ALPHABET)
     one.recent_match(formal.layers[1].heads, place)
     one.pointers_from(1)
     one.rest()
-    # Each lookup adds what other positions get, e^-40 of n at most, to pointers; a score is off by 2βn times that.
-    error = formal.plan.depth * n * n * torch.tensor(1 - MARGIN).exp().item()
-    one.tally.holds(f"pointers are off by {error:.1e}, scores by too much", 80 * n * error < 0.01)
     return one.tally
 
 
@@ -72,22 +70,23 @@ class _Certificate:
         digits = digits_of_letters(alphabet)
         self.codes = ((torch.arange(alphabet)[:, None] >> torch.arange(digits)) & 1).double()  # [alphabet, digits]
         self.here = torch.arange(1, n + 1)
+        # Over the reals each lookup adds what other positions, or #, get of it, e^-40 of n at most, to pointers.
+        self.off = depth * n * n * torch.tensor(1 - MARGIN).exp().item() if s is None else 0.0
 
     def previous_letter(self, codes: Tensor) -> None:
         """Layer 1: position i fetches the letter of i - 1; the first one, which fetches its own, takes it away."""
         formal, space, tally = self.formal, self.space, self.tally
         (head,), layer = formal.layers[0].heads, formal.layers[0]
         tally.equal("letters", formal.tokens[: self.alphabet], codes @ space.read("letter"))
-        mixed = formal.positions[:, [*range(space["letter"].start, space["previous"].stop)]]
-        tally.equal("positions in place of letters", mixed, torch.zeros_like(mixed))
-        self.reads_no(head, "letter", "the head of layer 1")
+        for part in ("query", "key"):
+            reads = getattr(head, part)[:, space["letter"]]  # tokens hold nothing else
+            tally.equal(f"the head of layer 1: its {part} reads the letter", reads, torch.zeros_like(reads))
         queries, keys = (self.F.matmul(formal.positions, weight.T) for weight in (head.query, head.key))
         one_hot(tally, "layer 1, attention", self.F, queries, keys, (self.here - 2).clamp(min=0), causal=True)
         copies(tally, "layer 1", head, space.read("letter"), space.read("previous"))
         letters = codes @ space.read("letter"), codes @ space.read("previous")
-        places = formal.positions[:2]  # the first position and another; units read nothing else of them
-        rows = formal.positions @ layer.W1.T + layer.b1
-        tally.equal("layer 1: hidden units by position", rows[1:], rows[1:2].expand_as(rows[1:]))
+        places = formal.positions[:2]  # the first position and another
+        reads_only(tally, "layer 1: a hidden unit", layer.W1, space, "one", "first", "letter", "previous")
         nothing = torch.zeros(1, space.size, dtype=torch.float64)
         tables = {"place": places, "letter": letters[0], "fetched": letters[1]}
         after = Variables(tables | {"fetched": torch.cat([letters[1], nothing])}, nothing[0])
@@ -97,20 +96,16 @@ class _Certificate:
         becomes["letter"] = ("letter",), keep
         feed_forward_is(tally, "layer 1, feed-forward", self.F, layer, Variables(tables, nothing[0]), after, becomes)
 
-    def reads_no(self, head: Head, name: str, what: str) -> None:
-        for part in ("query", "key"):
-            reads = getattr(head, part)[:, self.space[name]]
-            self.tally.equal(f"{what}: its {part} reads the {name}", reads, torch.zeros_like(reads))
-
-    def same_everywhere(self, what: str, rows: Tensor) -> None:
-        self.tally.equal(f"{what}, by position", rows, rows[:1].expand_as(rows))
+    def reads(self, what: str, head: Head, query: Sequence[str], key: Sequence[str]) -> None:
+        reads_only(self.tally, f"{what}: its query", head.query, self.space, *query)
+        reads_only(self.tally, f"{what}: its key", head.key, self.space, *key)
 
     def recent_match(self, heads: Sequence[Head], place: Tensor) -> None:
         """Layer 2 over the reals: a later match scores more than an earlier one, that more than the first position,
         that more than any wrong letter."""
         (head,), formal, space = heads, self.formal, self.space
         letter, previous = (self.codes @ space.read(name) for name in ("letter", "previous"))
-        self.same_everywhere("layer 2: queries", formal.positions @ head.query.T)
+        self.reads("layer 2", head, ("letter", "one"), ("previous", "one", "position", "first"))
         queries = (letter + formal.positions[0]) @ head.query.T
         first = queries @ (head.key @ formal.positions[0])  # [alphabet]
         keys = (previous[:, None] + formal.positions[1:]) @ head.key.T  # [alphabet, n - 1, k]
@@ -125,7 +120,7 @@ class _Certificate:
 
     def counts(self, layer: FormalLayer) -> None:
         """Layer 2 in F_s: matches and the first position have equal weight, which is all that the two heads give."""
-        F, space, formal = self.F, self.space, self.formal
+        F, space = self.F, self.space
         assert isinstance(F, FixedPoint)
         self.tally.holds(f"n={self.n} is over B_s", self.n <= F.largest)
         self.tally.equal("layer 2: hidden units", layer.W2, torch.zeros_like(layer.W2))
@@ -141,10 +136,8 @@ class _Certificate:
             self.tally.equal(f"layer 2, {output}: exp of scores, by letter", powers[letters], wanted[letters])
             if by == "previous":
                 self.tally.holds("layer 2: the first position sees itself", powers[-1, -1] == 1)
-            self.same_everywhere(f"layer 2, {output}: queries", F.matmul(formal.positions, head.query.T))
-            self.same_everywhere(f"layer 2, {output}: keys", F.matmul(formal.positions[1:], head.key.T))
-            moved = head.output.T @ head.value
-            self.tally.equal(f"layer 2, {output}: values", moved, torch.outer(space.unit(output), space.unit("first")))
+            self.reads(f"layer 2, {output}", head, (by, "one"), ("previous", "one", "first"))
+            copies(self.tally, f"layer 2, {output}", head, space.read("first"), space.read(output))
 
     def _symbols(self, name: str) -> Tensor:
         """Returns the state of a position that is not the first with each letter there, and that of the first, whose
@@ -159,8 +152,8 @@ class _Certificate:
         assert isinstance(F, FixedPoint)
         shares = F.divide(torch.ones(n), torch.arange(1, n + 1))[:, None]  # 1/(1+c) of c = 0 … n - 1
         letters, count = self._symbols("previous"), torch.arange(n)
-        self.same_everywhere("layer 3: queries", F.matmul(self.formal.positions, head.query.T))
-        self.same_everywhere("layer 3: keys", F.matmul(self.formal.positions[1:], head.key.T))
+        query, key = ("letter", "one", "matches_here"), ("previous", "one", "first", "matches_before")
+        self.reads("layer 3", head, query, key)
         keys = F.matmul((letters[:-1, None] + shares * space.read("matches_before")).flatten(0, 1), head.key.T)
         first = F.matmul(letters[-1:] + space.unit("matches_before"), head.key.T)
         for a, letter in enumerate(self._symbols("letter")[:-1]):
@@ -174,8 +167,7 @@ class _Certificate:
             self.tally.equal(f"layer 3, letter {a}: the first position", nowhere, (count == 0).double())
         constant = 0.5 * torch.outer(torch.ones(len(self.codes[0]), dtype=torch.float64), space.unit("one"))
         source = torch.cat([space.read("place"), 0.5 * space.read("letter") + constant])
-        moved = head.output.T @ head.value
-        self.tally.equal("layer 3: values", moved, space.read("found_far", "found_answer").T @ source)
+        copies(self.tally, "layer 3", head, source, space.read("found_far", "found_answer"))
 
     def pointers_from(self, start: int) -> None:
         """The feed-forwards of layers ``start`` and on, and the head that follows a pointer."""
@@ -184,16 +176,20 @@ class _Certificate:
         f_0 = pointers[-self.n :].clone()
         if pointers.shape[1] == 1:
             f_0[0] = 0.0  # the first position is nowhere
-        beside = (f_0 @ space.read("found_near") + schedule_of_digits(self.p, space))[:, space["letter"].start :]
-        tally.equal("what positions hold besides their number", formal.positions[:, space["letter"].start :], beside)
+        wanted = f_0 @ space.read("found_near") + schedule_of_digits(self.p, space)
+        here = self.here.double()
+        wanted[:, : space["letter"].start] = torch.stack([here**0, here, here**2, (here == 1).double()], dim=1)
+        tally.equal("what positions hold", formal.positions, wanted)
         if self.p > 1:
             (head,) = formal.layers[start + 1].heads
             queries = self.F.matmul(pointers @ space.read("follow") + self._constant(), head.query.T)
             keys = self.F.matmul(formal.positions, head.key.T)
             target = (pointers[:, 0].long() - 1).clamp(min=0)
             one_hot(tally, "following a pointer, attention", self.F, queries, keys, target)
-            for name in ("letter", "previous"):
-                self.reads_no(head, name, "the head that follows")
+            place = ("position", "square") if pointers.shape[1] == 1 else ("place",)
+            self.reads("following a pointer", head, ("follow", "one"), ("one", *place, "first"))
+            scores = self.off * (keys.abs() @ head.query[:, space["follow"]].abs()).sum(1)
+            tally.holds(f"pointers are off by {self.off:.1e}, scores by too much, by position", scores < 0.005)
             held, found = ("far", "near", "answer"), ("found_far", "found_near", "found_answer")
             copies(tally, "following a pointer", head, space.read(*held), space.read(*found))
         for layer in formal.layers[start:]:
@@ -210,9 +206,13 @@ class _Certificate:
 
     def arrive(self, layer: FormalLayer) -> None:
         space, pointers = self.space, self._pointers()
+        counted = layer.W1[:, space["previous"].stop : space["far"].start]  # over the reals there is nothing between
+        self.tally.equal("replacing pointers: hidden units that read counts", counted, torch.zeros_like(counted))
         most = 2 ** max(doublings(self.p) - 1, 0)
         numbers = torch.arange(most, dtype=torch.float64)[:, None]
         tables = {name: pointers @ space.read(name) for name in ("far", "near", "found_far", "found_near", "follow")}
+        nothing = torch.zeros(1, space.size, dtype=torch.float64)  # what these hold before a first pointer is there
+        tables |= {name: torch.cat([tables[name], nothing]) for name in ("far", "near", "follow")}
         tables |= {name: self.codes @ space.read(name) for name in ("answer", "found_answer")}
         tables |= {"turn": torch.arange(2.0, dtype=torch.float64)[:, None] @ space.read("turn")}
         tables |= {"left": numbers @ space.read("digits_left")}
@@ -251,7 +251,8 @@ class _Certificate:
         logits = F.matmul(states.flatten(0, 1), self.formal.output.T).view(self.alphabet, len(pointers), -1)
         wanted = torch.arange(self.alphabet)[:, None].repeat(1, len(pointers))
         wanted[:, 0] = self.alphabet  # ⊥, whatever letter was read there
-        best = logits.topk(2).values if logits.shape[-1] > 1 else None
         self.tally.equal("the answer by letter and pointer", logits.argmax(-1), wanted)
-        if best is not None:
-            self.tally.holds("the answer is above all others", best[..., 0] > best[..., 1])
+        best, output = logits.topk(2).values, self.formal.output
+        room = 2 * self.off * output.abs().sum(1).max()
+        self.tally.holds("the answer is above all others", best[..., 0] - best[..., 1] > room)
+        reads_only(self.tally, "the output layer", output, space, "answer", "far", "one")

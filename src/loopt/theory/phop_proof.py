@@ -82,6 +82,7 @@ def prove(
     tokens, wanted = draw(p, n, alphabet, inputs, seed)
     task = PHop(p=(p,), n=n, alphabet=alphabet, sampler="uniform", supervision="every")
     start = alphabet + 1
+    name = f"p{p}-n{n}" + (f"-alphabet{alphabet}" if alphabet != ALPHABET else "")
     every = f"every sequence of {n} letters of {alphabet}"
     whole = simulation_proof.certify
     checks = (
@@ -103,11 +104,11 @@ def prove(
         ),
         checks=checks,
         models={
-            f"p{p}-n{n}": built.model(),
-            f"p{p}-n{n}-looped": looped.model(),
-            f"p{p}-n{n}-F{s}-looped": looped_counting.model(),
+            name: built.model(),
+            f"{name}-looped": looped.model(),
+            f"{name}-F{s}-looped": looped_counting.model(),
         },
-        tasks={f"p{p}-n{n}": task, f"p{p}-n{n}-looped": AfterStart(task=task)},
+        tasks={name: task, f"{name}-looped": AfterStart(task=task)},
         notes=(
             f"{int((wanted == alphabet).sum())} of the {wanted.numel()} answers of the sampled sequences are ⊥",
             "the claimed ⌊log2 p⌋+2 layers are enough for powers of two; for other p this one takes ⌈log2 p⌉+2: "
@@ -132,7 +133,7 @@ def _maps() -> AttentionMaps:
         (f"layer {layer}", tuple(zip(heads, of_layer, strict=True)))
         for layer, (heads, of_layer) in enumerate(zip(names, maps, strict=True), start=1)
     )
-    return AttentionMaps(f"4-hop by counting, in F_{s}", tuple(letters), rows)
+    return AttentionMaps(f"4-hop by counting, all arithmetic rounded (s = {s} bits)", tuple(letters), rows)
 
 
 def _run(what: str, found: Tensor, wanted: Tensor) -> Check:

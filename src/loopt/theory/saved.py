@@ -7,6 +7,7 @@ import json
 from dataclasses import fields
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -22,11 +23,24 @@ CONFIG, WEIGHTS = "config.json", "weights.safetensors"
 
 
 def save(model: LoopedTransformer, directory: Path) -> None:
+    """Writes the model; raises an InputError where the directory holds another one."""
+    refuse_to_replace(model, directory)
     config = {field.name: getattr(model.config, field.name) for field in fields(ModelConfig)}
     with explain_os_errors(f"save {directory}"):
         directory.mkdir(parents=True, exist_ok=True)
         save_file({name: tensor.contiguous() for name, tensor in model.state_dict().items()}, directory / WEIGHTS)
         write_atomically(directory / CONFIG, json.dumps(config | {"plan": str(model.config.plan)}, indent=1) + "\n")
+
+
+def refuse_to_replace(model: LoopedTransformer, directory: Path) -> None:
+    """Raises an InputError where the directory holds weights, of another model than this."""
+    if not (directory / WEIGHTS).exists():
+        return
+    there = load(directory)
+    ours, theirs = model.state_dict(), there.state_dict()
+    same = ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+    if there.config != model.config or not same:
+        raise InputError(f"{directory} holds other weights; delete it, or save to another directory")
 
 
 def config_of_run(model: LoopedTransformer, task: Task) -> TrainConfig:

@@ -128,20 +128,33 @@ class Bounds:
     @classmethod
     def from_weights(cls, formal: FormalTransformer) -> Bounds:
         """Returns bounds for all inputs, from the norms of the weights. They grow exponentially with the depth, but
-        float64 has room for that."""
+        float64 has room for that.
+
+        An active head leaves `#` a share of e^-(B - largest score) at most, and an idle one leaves no more to the other
+        tokens. B is so far above the scores that what these shares change of a logit, through all later layers, is
+        below e^-40: a head multiplies a difference by |W_OᵀW_V|(1 + 4|W_QᵀW_K||x|²) at most, and a feed-forward by
+        |W_2||W_1|.
+        """
         size = _norm_of_rows(formal.tokens) + _norm_of_rows(formal.positions)  # bounds |x|
-        score = preactivation = 0.0
+        score = preactivation = moved = log_growth = 0.0
         for step in formal.plan.steps:
             for layer in formal.layers:
                 score = max([score, *(_norm(head.query.T @ head.key) * size**2 for head in layer.heads)])
+                moved += sum(_norm(head.output.T @ head.value) for head in layer.heads) * size
             layer = formal.layers[step.layer]
+            mixed = [
+                _norm(head.output.T @ head.value) * (1 + 4 * _norm(head.query.T @ head.key) * size**2)
+                for head in layer.heads
+            ]
+            log_growth += math.log1p(sum(mixed)) + math.log1p(_norm(layer.W2) * _norm(layer.W1))
             size += sum(_norm(head.output.T @ head.value) for head in layer.heads) * size
             for other in formal.layers:
                 preactivation = max(preactivation, _norm_of_rows(other.W1) * size)
             hidden = _norm(layer.W1) * size + layer.b1.norm().item()
             size += _norm(layer.W2) * hidden + layer.b2.norm().item()
         logit = _norm_of_rows(formal.output) * size
-        return cls(score + SOFTMAX_MARGIN, preactivation, logit + SOFTMAX_MARGIN)
+        growth = log_growth + math.log1p(moved * _norm_of_rows(formal.output))
+        return cls(score + SOFTMAX_MARGIN + growth, preactivation, logit + SOFTMAX_MARGIN)
 
 
 def _norm(matrix: Tensor) -> float:
