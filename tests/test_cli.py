@@ -167,7 +167,7 @@ def test_the_module_is_the_command() -> None:
         ("thoughts --page --input xyz", "task phop: 'xyz' in the input; allowed are a b c d"),
         ("thoughts --page --input " + "ab" * 20, "input of 40 tokens: allowed are 1 to 32"),
         ("train lm-cpu", "data: which text? `loopt data prepare`"),
-        ("train lm-1b --data nowhere", "source nowhere: no such file, folder or glob"),
+        ("train lm-1b --data nowhere", "data=nowhere: no such file, folder or glob"),
         ("train lm-cpu --regularizer.block 2", "regularizer.block=2: allowed is 1, to divide the model's 2"),
         ("train lm-cpu --stacking.block 1 --stacking.grow-at 5", "stacking.grow_at=(5,): plan 2x3, not into 2x1"),
         ("train lm-cpu --loop-counts.low 3", "loop_counts.high=0: allowed is low=3 or more"),

@@ -76,7 +76,10 @@ class Text(Source):
         given, beside = Path(self.data), run.parent / f"{run.name}-data"
         if self.fingerprint or (given / INDEX).exists() or (given / UNFINISHED).exists():
             return given
-        corpus = Corpus.find([self.data], "text")
+        try:
+            corpus = Corpus.find([self.data], "text")
+        except InputError as error:  # which speaks of sources, as `loopt data prepare` does
+            raise InputError(f"data={self.data}: {str(error).removeprefix(f'source {self.data}: ')}") from None
         if (beside / INDEX).exists():
             index = Index.read(beside / INDEX)
             if Mixture.find((self.data,), "text", HELD_OUT, HELD_OUT).has_changed(index, finished=True):
