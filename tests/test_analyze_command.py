@@ -114,6 +114,9 @@ class TestGap:
         (gap,) = json.loads((tmp_path / "out" / "gap.json").read_text())["gaps"].values()
         assert gap["percent"] == pytest.approx(75)
         assert gap["interval"] == pytest.approx([75, 75])
+        for plan in ("4x1", "4x6", "24x1"):
+            write_lines(tmp_path / plan / "nq_open.jsonl.gz", [Prediction("nq_open", "0", None, 1.0, 1, 0)])
+        assert main(trio) == 0  # one answer alone tells no error, and stops nothing
         write_lines(tmp_path / "4x6" / "svamp.jsonl.gz", answers[::-1])
         assert main(trio) == 2
         assert "svamp.jsonl.gz: answers to other questions than" in capsys.readouterr().err

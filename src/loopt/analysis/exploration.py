@@ -31,9 +31,9 @@ ATTENTION_BYTES = 1_500_000
 MOST_LOOKS = 12
 """How many positions are kept of those that a head looks at from one."""
 SURE = 0.9
-"""A probe is taken at its word where it reads at least this share of other examples right …"""
+"""A probe that is taken at its word reads at least this share of other examples right."""
 ERRORS = 0.2
-"""… and makes at most this share of the errors that guessing the most frequent value makes, or the control's probe."""
+"""It makes at most this share of the errors of guessing the most frequent value, and of those of the control probe."""
 
 UNTYPED = ("pad", "<pad>", "end")
 """Words of a task's examples that nobody needs to type."""

@@ -66,7 +66,8 @@ def gap_between(looped: Measured, iso_param: Measured, iso_flop: Measured, toget
     if together is None:
         if looped.error is None or iso_param.error is None or iso_flop.error is None:
             return Gap(percent, None, "")
-        together = torch.tensor([looped.error, iso_param.error, iso_flop.error]).square().diag().tolist()
+        errors = torch.tensor([looped.error, iso_param.error, iso_flop.error], dtype=torch.float64)
+        together = errors.square().diag().tolist()
     differences = torch.tensor([[1.0, -1.0, 0.0], [0.0, -1.0, 1.0]], dtype=torch.float64)
     noise = (differences @ torch.tensor(together, dtype=torch.float64) @ differences.T).tolist()  # of both differences
     covered, difference = looped.value - iso_param.value, iso_flop.value - iso_param.value
@@ -81,10 +82,8 @@ def covariance_of_rates(amounts: Sequence[Sequence[float]], sizes: Sequence[floa
     """Returns the covariance of the errors of several models' rates, each the sum of its ``amounts`` over that of the
     ``sizes``, such as bits per byte of the same answers. A question that is hard for one model is hard for the others,
     so that their differences are known better than each rate."""
-    of_models, of_answers = (
-        torch.tensor(amounts, dtype=torch.float64),
-        torch.tensor(sizes, dtype=torch.float64),
-    )  # [M, n]
+    of_models = torch.tensor(amounts, dtype=torch.float64)  # [models, answers]
+    of_answers = torch.tensor(sizes, dtype=torch.float64)
     rates = of_models.sum(1, keepdim=True) / of_answers.sum()
     residuals = (of_models - rates * of_answers) / of_answers.sum()
     count = len(sizes)

@@ -78,7 +78,7 @@ def _draw_by_depth(rows: list[tuple[Row, Found]], folder: Path) -> list[Path]:
         for row, found in rows
         if "by_loops" not in found and "1.0" in found.get("by_checkpoint", {})
     ]
-    measured = [one for _, by_loops in looped for one in by_loops.values()]
+    measured = [one for _, by_loops in looped for one in by_loops.values()] + [metrics for _, metrics in plain]
     wanted = {metric: name for metric, name in BY_DEPTH.items() if all(metric in one for one in measured)}
     figure, grid = panels(len(wanted))
     for axes, (metric, name) in zip(grid, wanted.items(), strict=True):
@@ -87,8 +87,8 @@ def _draw_by_depth(rows: list[tuple[Row, Found]], folder: Path) -> list[Path]:
             axes.plot(list(curve), list(curve.values()), markersize=3, label=row.label, **style_of(index))
             own = row.plan.depth
             axes.plot([own], [curve[own]], marker="o", markersize=9, fillstyle="none", color=INK)
-        depths, values = [depth for depth, _ in plain], [metrics[metric] for _, metrics in plain]
         if plain:
+            depths, values = zip(*((depth, metrics[metric]) for depth, metrics in plain), strict=True)
             axes.plot(depths, values, marker="x", linestyle="none", color=MUTED, label="not looped")
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")

@@ -78,7 +78,8 @@ def _table(headings: list[str], rows: list[list[str]]) -> Table:
 
 
 def _paired(files: list[Path]) -> dict[str, Covariance]:
-    """Returns how the errors of bits per byte go together, by metric, of the tasks that all three have answers to."""
+    """Returns how the errors of bits per byte go together, by metric, of the tasks that all three have answers to; one
+    answer alone tells no error."""
     folders = [path.with_suffix("") for path in files if path.suffix == ".json"]
     if len(folders) < len(files) or not all(folder.is_dir() for folder in folders):
         return {}
@@ -89,6 +90,8 @@ def _paired(files: list[Path]) -> dict[str, Covariance]:
             read = [read_lines(Prediction, path) for path in answers]
             if len({tuple(one.id for one in predictions) for predictions in read}) > 1:
                 raise InputError(f"{answers[1]}: answers to other questions than {answers[0]}")
+            if len(read[0]) < 2:
+                continue
             bits = [[one.gold_nats / math.log(2) for one in predictions] for predictions in read]
             of_task[task] = torch.tensor(covariance_of_rates(bits, [one.gold_bytes for one in read[0]]))
     groups: dict[str, list[str]] = {
