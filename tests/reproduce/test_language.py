@@ -233,8 +233,18 @@ def test_rows_are_trained_measured_and_compared(tmp_path: Path) -> None:
     drawn = {path.name for path in draw_language_figures(experiment, "cpu", folders.results, tmp_path / "figures")}
     assert drawn >= {"isoplot.svg", "isoplot.png", "loops.svg", "loops.png"}
 
+    further_seeds_are_for_tables(experiment, folders)
     other_tokens_are_left_out(experiment, folders)
     damage_is_named(experiment, folders)
+
+
+def further_seeds_are_for_tables(experiment: Experiment, folders: Folders) -> None:
+    job = jobs_of(experiment, "cpu", 2)[3]
+    assert run_locally([job], folders, CPU, lambda line: None) == (None, [])
+    found = job.read_result(folders.results) or {}
+    assert set(TASKS) <= set(found["metrics"])
+    assert {"by_loops", "by_checkpoint"}.isdisjoint(found)
+    job.result_path(folders.results).unlink()
 
 
 def other_tokens_are_left_out(experiment: Experiment, folders: Folders) -> None:

@@ -19,6 +19,7 @@ from loopt.report.heatmaps import draw_heatmaps
 from loopt.report.isoplot_figure import draw_isoplot
 from loopt.report.scaling_figure import draw_scaling
 from loopt.reproduce.experiment import Experiment, Row, Scale, jobs_of
+from loopt.reproduce.language_measurement import SEED_OF_FIGURES
 from loopt.reproduce.table import TableResults
 
 GROUPS = ("closed_book", "open_book", "math_word_problems", "primitives")
@@ -36,7 +37,7 @@ Found = dict[str, Any]
 def draw_language_figures(experiment: Experiment, scale: Scale, results: Path, folder: Path) -> list[Path]:
     """Draws every figure that the results of seed 0 have the numbers for, and returns the files."""
     measured = TableResults.read(experiment, scale, results)
-    rows = [(row, found) for row in experiment.rows for found in _seed_0(measured, row)]
+    rows = [(row, found) for row in experiment.rows for found in _seed_of_figures(measured, row)]
     drawn: list[Path] = []
     if points := [point for row, found in rows for point in _along_training(row, found)]:
         drawn += draw_isoplot(points, fit_isoplot(points), "bits per byte", folder)
@@ -55,10 +56,10 @@ def draw_language_figures(experiment: Experiment, scale: Scale, results: Path, f
     return drawn
 
 
-def _seed_0(measured: TableResults, row: Row) -> Iterator[Found]:
+def _seed_of_figures(measured: TableResults, row: Row) -> Iterator[Found]:
     by_seed = measured.rows[row.name].every[""]
-    if 0 in by_seed:
-        yield by_seed[0]
+    if SEED_OF_FIGURES in by_seed:
+        yield by_seed[SEED_OF_FIGURES]
 
 
 def _along_training(row: Row, found: Found) -> Iterator[IsoPoint]:

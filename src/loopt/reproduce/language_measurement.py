@@ -1,5 +1,6 @@
 """How a language model of a table is measured: the best checkpoint; a looped one with other numbers of loops; one with
-a regularizer also as if it were looped; some along their training; and the cosines between the layers.
+a regularizer also as if it were looped; some along their training; and the cosines between the layers. Other loops and
+other checkpoints are measured of seed 0 alone, which is the one that figures show.
 
 Every part is written down beside the run as soon as it is measured, so that a killed command resumes after it."""
 
@@ -32,6 +33,7 @@ from loopt.text.source import Text
 if TYPE_CHECKING:
     from loopt.reproduce.experiment import Job
 
+SEED_OF_FIGURES = 0
 LARGEST_PERPLEXITY = math.exp(700.0)
 POSITIONS_AT_ONCE = 2**20
 
@@ -68,7 +70,7 @@ class LanguageMeasurement(Measurement):
         fields["invented"] = self.invented
         fields["cosines"] = cosines_of(model.model)
         del model  # and with it the caches of its engines
-        if plan.depth > plan.distinct_layers:
+        if plan.depth > plan.distinct_layers and job.seed == SEED_OF_FIGURES:
             fields["by_loops"] = {}
             own = plan.blocks[plan.loopable].loops if plan.loopable is not None else 1
             for loops in sorted({*setting.loops, own}):
@@ -91,10 +93,10 @@ class LanguageMeasurement(Measurement):
         return tuple(self._kept(job).values())
 
     def _kept(self, job: Job) -> dict[float, int]:
-        """Returns the step of each fraction of training, for rows that are measured along it."""
+        """Returns the step of each fraction of training, for runs that are measured along it."""
         setting = SETTINGS[job.scale]
         kept = {fraction: max(1, round(fraction * setting.steps)) for fraction in setting.fractions}
-        return kept if job.row.name in self.along_training else {}
+        return kept if job.row.name in self.along_training and job.seed == SEED_OF_FIGURES else {}
 
     def after_writing(self, run: Run, result: Path, keep: Collection[int]) -> None:
         """Keeps the predictions, and of the checkpoints, gigabytes each, the best one and those to ``keep``. All stay
