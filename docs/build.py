@@ -38,7 +38,7 @@ SUBCOMMANDS: dict[str, Sequence[str]] = {
     "runs": ["compare", "clean"],
     "tasks": ["list", "show phop", "audit phop"],
     "data": ["tokenizer", "prepare", "show"],
-    "analyze": ["gap", "scaling", "isoplot", "similarity", "loops", "probe", "exit", "cache", "drafts"],
+    "analyze": ["gap", "difference", "scaling", "isoplot", "similarity", "loops", "probe", "exit", "cache", "drafts"],
     "prove": ["group-composition"],
 }
 

@@ -8,6 +8,8 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from statistics import stdev
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,6 +60,43 @@ def result_file(folder: Path, plan: str, metrics: dict[str, float], **others: ob
     return str(path)
 
 
+class TestDifference:
+    def test_what_is_hard_for_both_is_no_noise(self, tmp_path: Path, capsys: Captured) -> None:
+        pytest.importorskip("matplotlib")
+        files = []
+        for name, more in (("4x1", 0.5), ("4x6", 0.0)):
+            answers = [Prediction("svamp", str(n), None, n + more + 0.01 * (n % 3) * more, 1, 0) for n in range(9)]
+            bits = [one.gold_nats / math.log(2) for one in answers]
+            metrics = {"svamp/bits_per_byte": sum(bits) / 9, "svamp": 10 * more, "perplexity": 9.0 + more}
+            errors = {"svamp/bits_per_byte": 1.3, "svamp": 3.0}
+            files.append(result_file(tmp_path, name, metrics, standard_errors=errors))
+            write_lines(tmp_path / name / "svamp.jsonl.gz", answers)
+        assert main(["analyze", "difference", *files, "--out", str(tmp_path / "out")]) == 0
+        found = json.loads((tmp_path / "out" / "difference.json").read_text())
+        assert (found["base"], found["model"]) == ("4x1", "4x6")
+        by_metric = found["differences"]
+        low, high = by_metric["svamp/bits_per_byte"]["interval"]
+        reach = 1.959964 * 0.005 * stdev([n % 3 for n in range(9)]) / 3 / math.log(2)
+        assert (low + high) / 2 == pytest.approx(by_metric["svamp/bits_per_byte"]["value"])
+        assert by_metric["svamp/bits_per_byte"]["value"] == pytest.approx(-0.505 / math.log(2))
+        assert (high - low) / 2 == pytest.approx(reach, rel=1e-4)
+        reach = 1.959964 * math.hypot(3, 3)
+        assert by_metric["svamp"]["interval"] == pytest.approx([-5 - reach, -5 + reach])
+        assert by_metric["perplexity"] == {"value": -0.5, "interval": None, "base": 9.5, "model": 9.0}
+        shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+        assert sum("*" in line for line in shown) == 1
+        assert_drawn(tmp_path / "out", "difference")
+
+    def test_other_questions_are_refused(self, tmp_path: Path, capsys: Captured) -> None:
+        files = []
+        for name, first in (("4x1", 0), ("4x6", 1)):
+            files.append(result_file(tmp_path, name, {"svamp": 1.0}))
+            answers = [Prediction("svamp", str(first + n), None, 1.0, 1, 0) for n in range(3)]
+            write_lines(tmp_path / name / "svamp.jsonl.gz", answers)
+        assert main(["analyze", "difference", *files, "--out", str(tmp_path / "out")]) == 2
+        assert "svamp.jsonl.gz: answers to other questions than" in capsys.readouterr().err
+
+
 class TestGap:
     def test_a_trio_of_files(self, tmp_path: Path, capsys: Captured) -> None:
         pytest.importorskip("matplotlib")
@@ -80,6 +119,38 @@ class TestGap:
         assert "within noise" in shown
         assert "no gap" in shown
         assert_drawn(tmp_path / "out", "gap")
+
+    def test_perplexity_is_compared_sequence_by_sequence(self, tmp_path: Path) -> None:
+        pytest.importorskip("matplotlib")
+        hard = [2.0 + 0.3 * (n % 5) for n in range(20)]
+
+        def gap_with(name: str, of_plan: dict[str, list[float]]) -> dict[str, Any]:
+            files = []
+            for plan, losses in of_plan.items():
+                mean = sum(losses) / len(losses)
+                metrics = {"perplexity": math.exp(mean), "log_perplexity": mean}
+                errors = {"perplexity": 0.1, "log_perplexity": 0.01}
+                files.append(result_file(tmp_path, plan, metrics, standard_errors=errors, text_losses=losses))
+            assert main(["analyze", "gap", *files, "--out", str(tmp_path / name)]) == 0
+            found: dict[str, Any] = json.loads((tmp_path / name / "gap.json").read_text())["gaps"]
+            return found
+
+        shifts = {"4x1": 0.4, "4x6": 0.1, "24x1": 0.0}
+        alike = gap_with("alike", {plan: [one + shift for one in hard] for plan, shift in shifts.items()})
+        assert alike["log_perplexity"]["interval"] == pytest.approx([75, 75])  # hard sequences are hard for all
+        noisy = gap_with(
+            "noisy",
+            {
+                plan: [one + shift + 0.01 * (n % 3) * (plan == "4x6") for n, one in enumerate(hard)]
+                for plan, shift in shifts.items()
+            },
+        )
+        reach = 1.959964 * 0.01 * stdev([n % 3 for n in range(20)]) / math.sqrt(20) / 0.4
+        middle = noisy["log_perplexity"]["percent"] / 100
+        assert noisy["log_perplexity"]["interval"] == pytest.approx([100 * (middle - reach), 100 * (middle + reach)])
+        low, high = noisy["perplexity"]["interval"]
+        assert low < noisy["perplexity"]["percent"] < high
+        assert high - low == pytest.approx(200 * reach, rel=0.25)  # as a share of a gap in e to the loss
 
     def test_the_table_has_metrics_in_words_and_breaks_none(
         self, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
@@ -351,7 +422,7 @@ class TestProbe:
 def test_the_usage_names_every_analysis(capsys: Captured) -> None:
     assert run("analyze") == 0
     shown = capsys.readouterr().out
-    for name in ("gap", "scaling", "isoplot", "similarity", "loops", "probe", "exit", "cache", "drafts"):
+    for name in ("gap", "difference", "scaling", "isoplot", "similarity", "loops", "probe", "exit", "cache", "drafts"):
         assert f"loopt analyze {name} " in shown
     assert run("analyze", "similarty") == 2
-    assert "did you mean similarity? Allowed are gap, scaling, isoplot" in capsys.readouterr().err
+    assert "did you mean similarity? Allowed are gap, difference, scaling, isoplot" in capsys.readouterr().err

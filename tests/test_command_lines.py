@@ -100,6 +100,7 @@ FORMS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("analyze", "similarity", "run"), ("--apart", "--checkpoint", "--out")),
     (("analyze", "similarity"), ("--checkpoint",)),
     (("analyze", "gap", "run", "point.json", "run"), ("--metrics", "--out")),
+    (("analyze", "difference", "run", "point.json"), ("--metrics", "--out")),
     (("analyze", "scaling", "run", "point.json"), ("--metrics", "--out")),
     (("analyze", "loops", "run", "--examples", "4"), ("--loops", "--checkpoint", "--examples", "--split", "--device")),
     (("analyze", "isoplot", "run"), ("--first", "--metric", "--suite", "--limit")),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from matplotlib.text import Text
 
 from look import contrast, seen_apart, texts_of
+from loopt.analysis.difference import Difference
 from loopt.analysis.exits import THRESHOLDS
 from loopt.analysis.gap import Gap
 from loopt.analysis.intervals import Interval
@@ -23,6 +24,7 @@ from loopt.report.by_difficulty import draw_by_difficulty
 from loopt.report.by_loops import draw_by_loops
 from loopt.report.comparison import Comparison, TrainedModel
 from loopt.report.curves import draw_curves
+from loopt.report.difference_figure import draw_differences
 from loopt.report.exit_curve import draw_exit_curve
 from loopt.report.figures import (
     COLORS,
@@ -213,6 +215,19 @@ def test_gaps_beyond_the_axis_have_arrows_and_undefined_ones_no_row(tmp_path: Pa
     assert max(place for place in places if place != 554) <= 250
     assert draw_gaps({"none": gaps["none"]}, ("a", "b", "c"), tmp_path / "none") == []
     assert not (tmp_path / "none").exists()
+
+
+def test_differences_have_a_panel_for_each_unit(tmp_path: Path) -> None:
+    found = {
+        "score": {"SVAMP": Difference(2.0, Interval(-1.0, 5.0)), "DROP": Difference(1.0, None)},
+        "bits": {"SVAMP": Difference(-0.1, Interval(-0.15, -0.05))},
+        "none": {},
+    }
+    texts = is_drawn(draw_differences(found, "(4⊗1)", "(4⊗6)", tmp_path), "difference")
+    assert {"(4⊗6) less (4⊗1)", "score", "bits", "DROP"} <= set(texts)
+    assert texts.count("SVAMP") == 2
+    assert "none" not in texts
+    assert draw_differences({"none": {}}, "a", "b", tmp_path / "none") == []
 
 
 def test_guessing_is_named_beside_the_curves(tmp_path: Path) -> None:

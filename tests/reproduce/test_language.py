@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ from loopt.reproduce.language_measurement import LanguageMeasurement
 from loopt.reproduce.language_paper import CLOSED_BOOK, MATH, OPEN_BOOK, PAPER, PRIMITIVES
 from loopt.reproduce.language_scores import looped_copy
 from loopt.reproduce.language_settings import RECIPES, SETTINGS, Setting
-from loopt.reproduce.language_table import VIEWS, build_language_sheets
+from loopt.reproduce.language_table import NOISE, VIEWS, build_language_sheets
 from loopt.reproduce.sweep import Folders, run_locally
 from loopt.runs import AdamWConfig, checkpoint
 from loopt.runs.config import RegularizerConfig
@@ -207,6 +208,9 @@ def test_rows_are_trained_measured_and_compared(tmp_path: Path) -> None:
     assert base["tokens"] == looped["tokens"]
     assert base["result"]["data"] == looped["result"]["data"]
     assert base["metrics"]["perplexity"] == pytest.approx(base["result"]["perplexity"], rel=1e-4)
+    of_each = looped["text_losses"]
+    assert looped["metrics"]["log_perplexity"] == pytest.approx(fmean(of_each), rel=1e-5)
+    assert looped["standard_errors"]["log_perplexity"] == pytest.approx(stdev(of_each) / math.sqrt(len(of_each)))
     assert {*TASKS, *(f"{task}/bits_per_byte" for task in TASKS), "all_tasks", "token_accuracy"} <= set(base["metrics"])
     assert list(looped["by_loops"]) == ["1", "2", "3"]  # its own among them
     assert "by_loops" not in base
@@ -239,11 +243,15 @@ def test_rows_are_trained_measured_and_compared(tmp_path: Path) -> None:
 
 
 def further_seeds_are_for_tables(experiment: Experiment, folders: Folders) -> None:
-    job = jobs_of(experiment, "cpu", 2)[3]
-    assert run_locally([job], folders, CPU, lambda line: None) == (None, [])
-    found = job.read_result(folders.results) or {}
+    _, job, _, again = jobs_of(experiment, "cpu", 2)
+    assert run_locally([again], folders, CPU, lambda line: None) == (None, [])
+    first, found = (one.read_result(folders.results) or {} for one in (job, again))
     assert set(TASKS) <= set(found["metrics"])
     assert {"by_loops", "by_checkpoint"}.isdisjoint(found)
+    told = [f"{first['metrics'][name]:.{n}f}, {found['metrics'][name]:.{n}f}" for name, n in NOISE.items()]
+    notes = build_language_sheets(experiment, "cpu", folders.results)["table"].notes
+    assert any(note.endswith(f"have more: Loop (4⊗2) {' and '.join(told)}.") for note in notes)
+    job = again
     job.result_path(folders.results).unlink()
 
 
@@ -267,7 +275,13 @@ def damage_is_named(experiment: Experiment, folders: Folders) -> None:
     path = job.result_path(folders.results)
     whole = json.loads(path.read_text())
     wrong: dict[str, object] = {"metrics": {"perplexity": "low"}, "tokens": 3, "by_loops": [1], "config": {}}
-    for field, value in {**wrong, "curve": None, "standard_errors": None, "questions": 1}.items():
+    for field, value in {
+        **wrong,
+        "text_losses": [None],
+        "curve": None,
+        "standard_errors": None,
+        "questions": 1,
+    }.items():
         path.write_text(json.dumps(whole | {field: value}))
         with pytest.raises(RunError, match=f"not a result of this row, by its {field}; delete it"):
             job.read_result(folders.results)

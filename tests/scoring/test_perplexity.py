@@ -105,6 +105,12 @@ def test_token_accuracy_is_the_share_of_first_choices() -> None:
     assert found.loss == text_loss(model(), data(), "test", 30, loops=2)
 
 
+@pytest.mark.parametrize("sequences", [1, 30])
+def test_the_loss_of_every_sequence_comes_with_the_mean(sequences: int) -> None:
+    found = text_fit(model(), data(), "test", sequences)
+    assert found.by_sequence == pytest.approx(losses(model(), "test")[:sequences], rel=1e-6)
+
+
 @pytest.mark.parametrize("loss", [0.0, 1.5, 5.7, 1000.0])
 def test_perplexity_is_a_number_even_of_a_model_that_is_lost(loss: float) -> None:
     assert perplexity(loss) == math.exp(loss) if loss < 100 else math.isfinite(perplexity(loss))

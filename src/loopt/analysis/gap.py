@@ -47,7 +47,7 @@ class Gap:
 
 
 Covariance = Sequence[Sequence[float]]
-"""Of the errors of three scores: of the looped model, of (k⊗1) and of (kL⊗1)."""
+"""Of the errors of several models' scores; of three these are the looped model's, that of (k⊗1) and that of (kL⊗1)."""
 
 
 def gap_between(looped: Measured, iso_param: Measured, iso_flop: Measured, together: Covariance | None = None) -> Gap:

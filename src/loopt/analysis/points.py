@@ -2,9 +2,10 @@
 result file.
 
 Of a result file these fields are read: ``plan``, ``seed``, ``config`` (of which follow parameters and tokens),
-``metrics`` (name to number) and ``standard_errors`` (the same names). A file without ``metrics``, such as one of a
-task, has those of its ``result``: ``accuracy``, ``loss`` and, of a language model, ``perplexity``. What ``loopt eval
-RUN --suite`` wrote has a score and bits per byte for each task and group: ``svamp``, ``svamp/bits_per_byte``."""
+``metrics`` (name to number), ``standard_errors`` (the same names) and ``text_losses`` (a list of numbers). A file
+without ``metrics``, such as one of a task, has those of its ``result``: ``accuracy``, ``loss`` and, of a language
+model, ``perplexity``. What ``loopt eval RUN --suite`` wrote has a score and bits per byte for each task and group:
+``svamp``, ``svamp/bits_per_byte``."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from loopt.analysis.gap import Measured
 from loopt.errors import InputError, RunError
 from loopt.files import read_json
 from loopt.model import ModelConfig
@@ -37,6 +39,8 @@ class Point:
     """How many parameters run once, how many twice, and so on; None where the file has no config."""
     tokens: int | None = None
     """How many tokens it was trained on; None where the file has no config."""
+    text_losses: tuple[float, ...] = ()
+    """The mean loss per token of each sequence of the text that perplexity is of; none where the file has none."""
 
     @property
     def loss(self) -> float | None:
@@ -44,6 +48,9 @@ class Point:
         if "loss" in self.metrics:
             return self.metrics["loss"]
         return math.log(self.metrics["perplexity"]) if self.metrics.get("perplexity", 0) > 0 else None
+
+    def measured(self, metric: str) -> Measured:
+        return Measured(self.metrics[metric], self.standard_errors.get(metric))
 
 
 def read_point(path: Path) -> Point:
@@ -70,7 +77,8 @@ def read_point(path: Path) -> Point:
         raise InputError(f"{path}: no metrics; allowed is a file with some, by name, in its field metrics")
     seed = codec.decode(int, data.get("seed", 0), f"{path}: seed")
     plan = codec.decode(LoopPlan, data["plan"], f"{path}: plan")
-    point = Point(path.stem, plan, metrics, errors, seed)
+    losses = codec.decode(tuple[float, ...], data.get("text_losses", []), f"{path}: text_losses")
+    point = Point(path.stem, plan, metrics, errors, seed, text_losses=losses)
     if not isinstance(data.get("config"), dict):
         return point
     try:

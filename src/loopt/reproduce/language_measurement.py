@@ -149,6 +149,9 @@ class LanguageMeasurement(Measurement):
             yield "metrics"
         if not _are_numbers(found.get("standard_errors")):
             yield "standard_errors"
+        losses = found.get("text_losses", [])
+        if not (isinstance(losses, list) and all(map(is_number, losses))):
+            yield "text_losses"
         for name, kind in (("mixture", list), ("questions", dict), ("invented", bool), ("cosines", dict)):
             if not isinstance(found.get(name), kind):
                 yield name

@@ -97,7 +97,9 @@ class Measured:
         return {"text": lambda: self._text(with_validation=kept), **tasks}
 
     def _text(self, with_validation: bool) -> Found:
-        config, numbers = self.run.config, {}
+        config = self.run.config
+        numbers: Numbers = {}
+        found: Found = {"text": numbers}
         assert isinstance(config.source, Text)
         splits: dict[Split, tuple[str, int]] = {"test": ("", config.test_examples)}
         if with_validation:
@@ -107,7 +109,9 @@ class Measured:
             numbers[f"{prefix}perplexity"] = perplexity(fit.loss)
             numbers[f"{prefix}log_perplexity"] = fit.loss
             numbers[f"{prefix}token_accuracy"] = 100 * fit.accuracy
-        return {"text": numbers}
+            if with_validation and split == "test":
+                found["text_losses"] = [round(loss, 6) for loss in fit.by_sequence]
+        return found
 
     def _task(self, requests: list[Request], generate: bool, kept: bool) -> Found:
         predictions = list(predict_with(self.speaker, requests, generate=generate))
@@ -159,9 +163,9 @@ def looped_copy(model: LoopedTransformer, block: int) -> LoopedTransformer:
     return looped
 
 
-def together(found: Sequence[Found]) -> dict[str, Numbers]:
-    """Returns the metrics of all parts, and their standard errors where these are known: of each task, of the groups,
-    and of all 15 tasks."""
+def together(found: Sequence[Found]) -> dict[str, Any]:
+    """Returns the metrics of all parts, and their standard errors where these are known: of the text, of each task, of
+    the groups, and of all 15 tasks. The loss of each sequence of text is in ``text_losses``, if it was kept."""
     metrics: Numbers = {}
     errors: Numbers = {}
 
@@ -171,8 +175,12 @@ def together(found: Sequence[Found]) -> dict[str, Numbers]:
             if figure.standard_error is not None:
                 errors[name] = figure.standard_error
 
+    losses: list[float] = []
     for part in found:
         metrics |= part.get("text", {})
+        losses += part.get("text_losses", [])
+    if losses and (error := mean(losses).standard_error) is not None:
+        errors |= {"log_perplexity": error, "perplexity": metrics["perplexity"] * error}
     suite = suite_scores([TaskScore.from_json(part["task"]) for part in found if "task" in part])
     for name, task in suite.tasks.items():
         add(name, task.score)
@@ -186,4 +194,4 @@ def together(found: Sequence[Found]) -> dict[str, Numbers]:
             add(f"{name}/bits_per_byte", group.bits_per_byte)
     if all(f"{name}/{CHOICE}" in metrics for name in PRIMITIVES):
         metrics[f"primitives/{CHOICE}"] = fmean(metrics[f"{name}/{CHOICE}"] for name in PRIMITIVES)
-    return {"metrics": metrics, "standard_errors": errors}
+    return {"metrics": metrics, "standard_errors": errors, **({"text_losses": losses} if losses else {})}

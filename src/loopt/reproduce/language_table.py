@@ -15,9 +15,11 @@ from loopt.evaluation.catalogue import metric_in_words
 from loopt.report.sheet import Cell, Line, Sheet
 from loopt.reproduce.experiment import Experiment, Row, Scale
 from loopt.reproduce.language_paper import CLOSED_BOOK, HEADLINE, MATH, OPEN_BOOK, PRIMITIVES
-from loopt.reproduce.table import TableResults, notes_on_runs
+from loopt.reproduce.table import RowResults, TableResults, notes_on_runs
 
 BITS = "/bits_per_byte"
+NOISE = {"perplexity": 2, "primitives": 1}
+"""What the note on noise tells, with so many digits."""
 CHOICE = "/choice"
 DETAILS = ("seeds", "parameters", "FLOPs", "steps", "seconds")
 HEADINGS = {
@@ -170,6 +172,15 @@ def _as_looped_line(row: Row, columns: list[Column], runs: list[dict[str, Any]])
     return Line(name, True, None, None, cells, None, 0, [], [], None, derived=True)
 
 
+def _every_seed(row: Row, found: RowResults) -> Iterator[str]:
+    """Yields perplexity and primitives of every seed, for a row of which not all seeds are shown."""
+    for variant, by_seed in found.every.items():
+        if len(by_seed) > len(found.shown.get(variant, [])):
+            metrics = [run["metrics"] for run in by_seed.values()]
+            of_each = [", ".join(f"{one[name]:.{digits}f}" for one in metrics) for name, digits in NOISE.items()]
+            yield f"{row.label} {' and '.join(of_each)}"
+
+
 def _notes(experiment: Experiment, scale: Scale, measured: TableResults) -> Iterator[str]:
     rows = measured.rows.values()
     runs = [run for row in rows for run in row.runs]
@@ -195,6 +206,8 @@ def _notes(experiment: Experiment, scale: Scale, measured: TableResults) -> Iter
             yield "The 15 tasks are INVENTED mini-sets of a few questions; they show that all works, nothing else."
         if len({json.dumps(run["questions"], sort_keys=True) for run in runs}) > 1:
             yield "Rows answered different questions, so their tasks cannot be compared."
+        if noise := [text for row in experiment.rows for text in _every_seed(row, measured.rows[row.name])]:
+            yield f"Noise, perplexity and primitives of every seed of rows that have more: {'; '.join(noise)}."
     strangers = [name for row in rows for name in row.strangers]
     if strangers:
         yield f"Left out, since trained on other tokens or in another order: {', '.join(strangers)}."

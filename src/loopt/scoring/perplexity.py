@@ -33,6 +33,8 @@ class TextFit:
     """Mean loss per token, in nats."""
     accuracy: float
     """The share of tokens that are the model's first choice."""
+    by_sequence: tuple[float, ...]
+    """The mean loss per token of each sequence, in their order: what two models differ by on each tells the noise."""
 
 
 def text_fit(
@@ -40,17 +42,19 @@ def text_fit(
 ) -> TextFit:
     """Returns how well a model predicts the first sequences of a split, as long as its max_len."""
     length, device = model.config.max_len, model.token_embedding.weight.device
+    by_sequence: list[Tensor] = []
 
     def summed(tokens: Tensor, weights: Tensor) -> Tensor:
         with autocast(device):
             x = model.final_norm(model.iterate(model.embed(tokens[:, :-1]), loops))  # [B, T, D]
             scores, right = token_predictions(x.flatten(0, 1), model.readout_weight, tokens[:, 1:].flatten())
-        found = torch.stack((-scores, right.to(scores.dtype)))  # [2, B * T]
-        return (found.view(2, len(tokens), length) * weights[:, None]).sum((1, 2))
+        found = torch.stack((-scores, right.to(scores.dtype))).view(2, len(tokens), length)
+        by_sequence.append(found[0, weights > 0].mean(1))
+        return (found * weights[:, None]).sum((1, 2))
 
     batch_size = scoring_batch(model.config, length, device)
     loss, accuracy = mean_loss(summed, data, split, length, sequences, batch_size, device).tolist()
-    return TextFit(loss, accuracy)
+    return TextFit(loss, accuracy, tuple(torch.cat(by_sequence).tolist()))
 
 
 def text_loss(

@@ -1,4 +1,4 @@
-"""loopt analyze gap | scaling | isoplot | similarity | loops | probe | exit | cache | drafts"""
+"""loopt analyze gap | difference | scaling | isoplot | similarity | loops | probe | exit | cache | drafts"""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from loopt.commands.parsing import choose
 
 USAGE = """\
 usage: loopt analyze gap BASE LOOPED DEEP   % Gap: how much of the way from (k⊗1) to (kL⊗1) looping covers
+       loopt analyze difference BASE MODEL  how much more a model scores than another, and how well that is known
        loopt analyze scaling FILE ...       scores against depth, by looping and by layers; what a loop is worth
        loopt analyze isoplot RUN ...        scores against log-perplexity as training proceeds
        loopt analyze similarity RUN ...     how alike a run's layers are, as numbers and heatmaps
@@ -17,7 +18,7 @@ usage: loopt analyze gap BASE LOOPED DEEP   % Gap: how much of the way from (k�
        loopt analyze cache RUN              memory and quality of caches that keep less
        loopt analyze drafts RUN             self-speculation: how many drafts are right, and how much faster that is
 
-The first two read finished runs or result files; the others run the model. For example:
+The first three read finished runs or result files; the others run the model. For example:
 
   loopt analyze gap results/phop/short/1x1-p16-seed0.json results/phop/short/1x6-p16-seed0.json \\
     results/phop/short/6x1-p16-seed0.json
@@ -26,6 +27,7 @@ The first two read finished runs or result files; the others run the model. For 
 
 FILES = {
     "gap": "gap",
+    "difference": "difference",
     "scaling": "scaling",
     "isoplot": "isoplot",
     "similarity": "similarity",

@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+
 from loopt.analysis.intervals import Interval
+from loopt.analysis.points import Point
 from loopt.errors import InputError, MissingPackageError
 from loopt.files import explain_os_errors, write_atomically
 from loopt.report.screen import printable
@@ -69,6 +72,31 @@ def names_of(paths: Sequence[Path]) -> dict[Path, str]:
         raise InputError("which runs? Allowed are 1 or more, by their directories")
     short = {path: path.name if path.is_dir() else path.name.removesuffix(".json") for path in paths}
     return {path: name if list(short.values()).count(name) == 1 else str(path) for path, name in short.items()}
+
+
+def titles_of(points: Sequence[Point]) -> list[str]:
+    """Returns what compared models are called: by their plans, or by their files where two have the same, such as a
+    regularized model beside its baseline."""
+    plans = [point.plan.typography for point in points]
+    return plans if len(set(plans)) == len(plans) else [point.name for point in points]
+
+
+def table_of_metrics(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Returns a line for each metric as a table whose columns have room for their longest words, so that no word is
+    broken."""
+    table = Table(title=title, title_justify="left")
+    for index, heading in enumerate(["metric", *headings]):
+        longest = max(len(word) for text in [heading, *(row[index] for row in rows)] for word in text.split())
+        table.add_column(heading, justify="right" if index else "left", overflow="fold", min_width=longest)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def score_cell(point: Point, metric: str) -> str:
+    """Returns a score with its standard error, as a cell of a table."""
+    error = point.standard_errors.get(metric)
+    return f"{point.metrics[metric]:.4g}" + ("" if error is None else f" ± {error:.2g}")
 
 
 def shown(value: float | None, interval: Interval | None = None, digits: int = 4) -> str:
