@@ -18,7 +18,7 @@ from loopt.files import parse_json
 from loopt.model_config import Biases, FeedForwardKind, Injection, LoopNorm, Norm, NormPlacement, Positions
 from loopt.runs import AdafactorConfig, AdamWConfig, MuonConfig, TrainConfig
 from loopt.runs.codec import differences, fingerprint, from_json, to_json
-from loopt.runs.config import RegularizerConfig
+from loopt.runs.config import RegularizerConfig, StartConfig
 from loopt.runs.loop_counts import LoopCounts
 from loopt.runs.stacking import StackingConfig
 from loopt.tasks import AfterStart, PHop
@@ -97,6 +97,7 @@ configs = st.builds(
     steps=st.integers(10, 10**9),
     batch_size=counts,
     seed=st.integers(0, 2**63 - 1),
+    start=st.builds(StartConfig, run=st.text(), weights=st.sampled_from(["", "a" * 64, "b" * 64])),
     log_every=counts,
     eval_every=counts,
     eval_examples=counts,
@@ -165,16 +166,18 @@ ANOTHER_VALUE: dict[tuple[str, ...], Any] = {
     ("source", "answer_weight"): 0.5,
     ("source", "target_accuracy"): 0.5,
 }
-GROUPS = ("regularizer", "stacking", "loop_counts")
-"""Their fields make sense together only."""
+GROUPS = ("start", "regularizer", "stacking", "loop_counts")
+"""Their fields make sense together only, or not all of them count."""
 FIELDS = [path for path in leaves(to_json(CONFIG)) if path != ("source", "name") and path[0] not in GROUPS]
 ANOTHER: dict[str, dict[str, Any]] = {
+    "start.weights": {"start": StartConfig(weights="a" * 64)},
     "regularizer.block": {"regularizer": RegularizerConfig(block=2)},
     "regularizer.weight": {"regularizer": RegularizerConfig(block=0, weight=1.0)},
     "regularizer.kind": {"regularizer": RegularizerConfig(kind="l2")},
     "stacking": {"stacking": StackingConfig(block=4, grow_at=(1, 2)), "model.plan": "12x1"},
     "loop_counts": {"loop_counts": LoopCounts(low=1, high=3)},
     "loop_counts.distribution": {"loop_counts": LoopCounts(low=1, high=3, distribution="lognormal_poisson", center=2)},
+    "loop_counts.problems_only": {"loop_counts": LoopCounts(low=1, high=3, problems_only=True)},
     "loop_counts.until": {"loop_counts": LoopCounts(low=1, high=4, distribution="growing", until=5)},
     "text": {"source": Text(fingerprint="abc")},
     "another optimizer": {"optim": MuonConfig(lr=3e-4, warmup_steps=10)},

@@ -27,7 +27,8 @@ from loopt.training import Session, presets
 
 USAGE = """\
 usage: loopt reproduce quick [options]
-       loopt reproduce addition | phop | phop-uniform | igsm | igsm-even | group | loops | more-loops [options]
+       loopt reproduce addition | phop | phop-uniform | igsm | igsm-even [options]
+       loopt reproduce group | group-growing | loops | more-loops [options]
        loopt reproduce language | language-beyond | regularization | depth-scaling [options]
        loopt reproduce status [options]
        loopt reproduce table NAME [options]
@@ -42,6 +43,7 @@ Train the models behind a table or figure and show ours beside the paper's.
   igsm-even          the same with every number of needed statements equally likely
   group              words in S5 and A5, the problem of Theorem 5.1
   loops              p-hop and i-GSM with 1 to 24 loops, trained with 6 and with a random number
+  group-growing      words in S5 by one looped layer, with loops and with words that grow while it trains
   more-loops         more hops than in training by more loops: a hop for each
   language           Tables 3 and 5 to 8, Figures 2 and 7: perplexity beside closed book, open book, math and primitives
   language-beyond    (4⊗6) with injection and with a residual factor, and 24 layers that grow (MidAS)

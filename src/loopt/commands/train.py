@@ -15,6 +15,7 @@ from loopt.errors import InputError
 from loopt.limits import require_affordable
 from loopt.report.screen import printable
 from loopt.runs import TrainConfig, read_config
+from loopt.runs.codec import differences
 from loopt.runs.optimizers import OPTIMIZERS, with_optimizer
 from loopt.source import Source
 from loopt.tasks import AfterStart, Task, origin_of
@@ -38,6 +39,7 @@ Train a model. The same command on the same --run resumes it where it was stoppe
   loopt train phop-cpu --model.plan 2x2 --optim.lr 1e-2 --run runs/two-by-two --time-limit 60
   loopt train lm-cpu --data examples/persuasion
   loopt train phop-cpu --optim.name adamw --optim.lr 5e-3 --run runs/adamw
+  loopt train phop-cpu --start.run runs/adamw --p 4 --seed 1 --run runs/more-hops
   torchrun --nproc-per-node 8 -m -- loopt train lm-1b --model.plan 4x6 --data data/pile --parallel fsdp
 
 A language model's --data is a directory that `loopt data prepare` made. Files of text will do too: they are prepared
@@ -50,8 +52,8 @@ FIRST = ("model.plan", "model.d-model", "optim.lr", "steps", "batch-size", "seed
 FOR_TEXT = ("micro-batch", "parallel")
 """Options of a session that only language models have a use for."""
 
-FILLED_IN = ("fingerprint", "end-of-document")
-"""Settings of text that a run finds out for itself."""
+FILLED_IN = ("fingerprint", "end-of-document", "start.weights")
+"""Settings that a run finds out for itself; those of text are no others' either."""
 
 
 @dataclass(frozen=True)
@@ -112,9 +114,11 @@ def _parse(prog: str, default: Options, arguments: list[str]) -> Options:
     if optimizer is not None:
         config = default.config
         default = replace(default, config=replace(config, optim=with_optimizer(config.optim, optimizer)))
+    if of_text and _take_option(arguments, "--start.run")[0] is not None:
+        default = replace(default, config=_with_any_text(default.config))
     default = replace(default, config=_with_shorter_warmup(default.config, arguments))
     first = ("run", "data", *FIRST) if of_text else ("run", *_own_settings(default.config.source), *FIRST)
-    without = FILLED_IN if of_text else FOR_TEXT
+    without = FILLED_IN if of_text else (*FILLED_IN, *FOR_TEXT)
     return parse_options(Options, arguments, prog, first, without, default=default, description=description)
 
 
@@ -124,6 +128,13 @@ def _own_settings(task: Source) -> list[str]:
         return [f"task.{setting}" for setting in _own_settings(task.task)]
     shared = {field.name for field in fields(Task)}
     return [field.name.replace("_", "-") for field in fields(task) if field.name not in shared]  # type: ignore[arg-type]
+
+
+def _with_any_text(config: TrainConfig) -> TrainConfig:
+    """Returns the config without what ties it to the text that it was trained on: who starts from another run's weights
+    goes on with text of their own."""
+    assert isinstance(config.source, Text)
+    return replace(config, source=replace(config.source, fingerprint="", end_of_document=""))
 
 
 def _with_shorter_warmup(config: TrainConfig, arguments: list[str]) -> TrainConfig:
@@ -172,12 +183,21 @@ def _take_option(arguments: list[str], name: str) -> tuple[str | None, list[str]
 
 
 class _Announcement(Callback):
-    """Prints the plan and the number of parameters."""
+    """Prints the plan and the number of parameters, and which weights they start from."""
 
     def begun(self, trainer: Trainer) -> None:
-        model = trainer.config.model
-        where = printable(trainer.run.directory)
-        print(f"{where}: plan {model.plan}, {model.parameters():,} parameters", file=sys.stderr)
+        config, where = trainer.config, printable(trainer.run.directory)
+        print(f"{where}: plan {config.model.plan}, {config.model.parameters():,} parameters", file=sys.stderr)
+        if config.start.run and trainer.step == 0:
+            print(f"{where}: {_start(config)}", file=sys.stderr)
+
+
+def _start(config: TrainConfig) -> str:
+    """Returns in words what a run starts from, and where its model differs from that run's."""
+    other = read_config(Path(config.start.run) / "config.json")
+    changed = {name: values for name, values in differences(other, config).items() if name.startswith("model.")}
+    but = ", ".join(f"{name} {before} there and {now} here" for name, (before, now) in changed.items())
+    return f"starts from the best weights of {printable(config.start.run)}" + (f"; {but}" if but else "")
 
 
 def _figure(result: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from loopt.reproduce.addition import addition
 from loopt.reproduce.experiment import Experiment
 from loopt.reproduce.group import group
+from loopt.reproduce.group_growing import group_growing
 from loopt.reproduce.igsm import igsm
 from loopt.reproduce.language import language_experiments
 from loopt.reproduce.loops import loops
@@ -23,6 +24,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         igsm("light"),
         igsm("even"),
         group,
+        group_growing,
         loops,
         more_loops,
     )

@@ -113,7 +113,7 @@ class LanguageMeasurement(Measurement):
 
     def without_places(self, config: TrainConfig) -> TrainConfig:
         assert isinstance(config.source, Text)
-        return replace(config, source=replace(config.source, data=""))
+        return super().without_places(replace(config, source=replace(config.source, data="")))
 
     def values(self, found: Mapping[str, Any]) -> Numbers:
         metrics: Numbers = found["metrics"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +84,7 @@ class Measurement(ABC):
 
     def without_places(self, config: TrainConfig) -> TrainConfig:
         """Returns the config without what says where something lay on the machine that trained it."""
-        return config
+        return replace(config, start=replace(config.start, run=""))
 
     def fields_of_run(self, job: Job, run: Run) -> dict[str, Any]:
         """Returns the fields that every result file has."""

@@ -1,7 +1,7 @@
 """A run on disk. Everything that reads or writes one goes through here."""
 
 from loopt.runs.checkpoint import Best, CheckpointError, TrainState
-from loopt.runs.config import TrainConfig
+from loopt.runs.config import StartConfig, TrainConfig
 from loopt.runs.optimizers import AdafactorConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from loopt.runs.run import Run, load, read_config
 
@@ -13,6 +13,7 @@ __all__ = [
     "MuonConfig",
     "OptimizerConfig",
     "Run",
+    "StartConfig",
     "TrainConfig",
     "TrainState",
     "load",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
@@ -13,7 +14,7 @@ from loopt.plan import LoopPlan
 from loopt.runs.loop_counts import LoopCounts
 from loopt.runs.optimizers import AdafactorConfig, OptimizerConfig
 from loopt.runs.stacking import StackingConfig
-from loopt.source import Source
+from loopt.source import PLACE, Source
 
 RegularizerKind = Literal["cosine", "l2"]
 
@@ -49,6 +50,25 @@ class RegularizerConfig:
 
 
 @dataclass(frozen=True)
+class StartConfig:
+    """Starts from the weights of another run: to fine-tune it, or to go on with a harder task."""
+
+    run: str = field(default="", metadata=PLACE)
+    """Directory of the run whose best checkpoint has the weights to start from; random weights unless given. Its model
+    has the same layers, and may loop them another number of times."""
+    weights: str = ""
+    """SHA-256 of the file of these weights, filled in when the run starts."""
+
+    def __post_init__(self) -> None:
+        is_hash = re.fullmatch("([0-9a-f]{64})?", self.weights) is not None
+        require(is_hash, "start.weights", self.weights, "a SHA-256, or none")
+
+    @property
+    def active(self) -> bool:
+        return bool(self.run or self.weights)
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """Everything that defines a training run. The same config and seed give the same run."""
 
@@ -64,6 +84,8 @@ class TrainConfig:
     """Examples, or sequences of text, in an update."""
     seed: int = 0
     """Of the starting weights and of the training examples; validation and test are the same for every seed."""
+    start: StartConfig = field(default_factory=StartConfig)
+    """Starts from the weights of another run."""
     regularizer: RegularizerConfig = field(default_factory=RegularizerConfig)
     """Draws blocks of layers towards each other."""
     stacking: StackingConfig = field(default_factory=StackingConfig)

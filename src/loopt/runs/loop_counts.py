@@ -50,11 +50,16 @@ class LoopCounts:
     until: int | None = None
     """Of growing: the step, counted from 0, from which on all have high loops.
     The smaller numbers get equal shares of the steps before it."""
+    problems_only: bool = False
+    """Let the number choose the problems alone, in tasks whose size goes by the loops; the model runs all of its loops
+    in every step."""
 
     def __post_init__(self) -> None:
         require(self.low >= 0, "loop_counts.low", self.low, "1 or more, or 0 for none")
         require(self.high >= self.low, "loop_counts.high", self.high, f"low={self.low} or more")
         require(self.active or self.high == 0, "loop_counts.low", self.low, f"1 or more, since high={self.high}")
+        alone = self.active or not self.problems_only
+        require(alone, "loop_counts.problems_only", self.problems_only, "off, since low=0 has no numbers to go by")
         kinds = get_args(Distribution)
         require(self.distribution in kinds, "loop_counts.distribution", self.distribution, " | ".join(kinds))
         if self.distribution == "lognormal_poisson":

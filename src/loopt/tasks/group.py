@@ -18,6 +18,7 @@ position  element  product so far
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -48,6 +49,9 @@ class GroupComposition(Task):
     """last: the label is the product of all elements. every: each position's label is the product so far."""
     test_lengths: tuple[int, ...] = ()
     """The numbers of elements, up to n, that a trained model is scored on, one by one; none given: n."""
+    loops_for_n: int | None = None
+    """The loops from which on training words have n elements; with each loop fewer they have half as many, as a loop of
+    the theorem's model doubles what it has multiplied. Unless given, all have n."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,6 +59,8 @@ class GroupComposition(Task):
         lengths = different_integers(self.name, "test_lengths", self.test_lengths, 1, self.n)
         object.__setattr__(self, "test_lengths", lengths)
         check_choice(self.name, "supervision", self.supervision, get_args(Supervision))
+        if self.loops_for_n is not None:
+            check_integer(self.name, "loops_for_n", self.loops_for_n, 1)
         _ = self._key  # fails now where there is no such group
 
     @cached_property
@@ -80,6 +86,12 @@ class GroupComposition(Task):
     def tests(self) -> dict[str, Task]:
         lengths: dict[str, Task] = {f"n={n}": replace(self, n=n, test_lengths=()) for n in self.test_lengths}
         return lengths or super().tests
+
+    def for_loops(self, loops: int) -> Task:
+        if self.loops_for_n is None:
+            return self
+        fewer = max(0, self.loops_for_n - loops)
+        return replace(self, n=math.ceil(self.n / 2**fewer), test_lengths=(), loops_for_n=None)
 
     def draw(self, indices: Tensor, stream: Stream) -> Batch:
         word = stream.integers(indices, self.n, self._group.order, "elements")  # [batch, n]

@@ -76,7 +76,7 @@ class Learner(ABC):
         self.stream: torch.cuda.Stream | None = None  # of its own, so that several runs can share a device
         if captured:
             self.stream = torch.cuda.Stream(device)
-            self.stream.wait_stream(torch.cuda.current_stream(device))
+            self.wait_for_writes()
 
     @abstractmethod
     def set_up(self) -> bool:
@@ -109,6 +109,11 @@ class Learner(ABC):
 
     def load_batch(self) -> None:  # noqa: B027 (a task makes its examples on the device)
         """Copies the next batch to the device before the step runs."""
+
+    def wait_for_writes(self) -> None:
+        """Has the next step wait until what was written to weights and optimizer state outside of steps is there."""
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
     def train_step(self) -> None:
         """Starts the next step; on an accelerator it is only queued, and ``report`` waits for it."""

@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from loopt.errors import InputError
+from loopt.errors import InputError, require
 from loopt.kernels import compile_model
 from loopt.model import LoopedTransformer
 from loopt.random_bits import Stream, TensorStream
 from loopt.runs import TrainConfig
+from loopt.runs.loop_counts import LoopCounts
 from loopt.scoring import mean_score, score_each
 from loopt.scoring.precision import autocast
 from loopt.tasks import IGNORE, Batch, Task, check_examples
@@ -79,7 +80,7 @@ class TaskLearner(Learner):
         self.shares = shares(self.config.batch_size, len(self.mixture))
         # One compilation for every task: taken for variables, their settings would not compile. Where each number of
         # loops has a task of its own, compiling all of them takes longer than it saves.
-        compiled = self.compiled and self.task.loops is None
+        compiled = self.compiled and not _sized_by_loops(self.config.loop_counts, self.task)
         self.draw: Sampler = torch.compile(_draw, dynamic=False) if compiled else _draw
         self.streams = [self._stream(task) for task in self.mixture]
         self.readout_loss: ReadoutLoss = torch.compile(weighted_loss) if self.compiled else weighted_loss
@@ -101,7 +102,8 @@ class TaskLearner(Learner):
         tasks = self.mixture if loops is None else [task.for_loops(loops) for task in self.mixture]
         mixture = zip(tasks, self.shares, self.streams, strict=True)
         batches = [self._batch(task, count, stream) for task, count, stream in mixture]
-        return backward(self.model, batches, self.task.answer_weight, loops, self.readout_loss)
+        run = None if self.config.loop_counts.problems_only else loops
+        return backward(self.model, batches, self.task.answer_weight, run, self.readout_loss)
 
     def _stream(self, task: Task) -> TensorStream:
         one = torch.zeros(1, dtype=torch.int64, device=self.device)
@@ -145,8 +147,22 @@ def _check_loops(config: TrainConfig, task: Task) -> None:
     plan = config.model.plan
     if task.loops is not None and (plan.loopable is None or plan.blocks[plan.loopable].loops != task.loops):
         raise InputError(f"model.plan={plan}: allowed for this {task.name} are plans with {task.loops} loops")
-    if config.loop_counts.active:
-        task.for_loops(config.loop_counts.high)
+    counts = config.loop_counts
+    if counts.active:
+        task.for_loops(counts.high)
+    if counts.problems_only:
+        allowed = (
+            "off for a task whose problems do not go by the loops"
+            if task.loops is None
+            else (f"off for {task.name}, whose problems ask for a number of loops")
+        )
+        fits = task.loops is None and _sized_by_loops(counts, task)
+        require(fits, "loop_counts.problems_only", True, allowed)
+
+
+def _sized_by_loops(counts: LoopCounts, task: Task) -> bool:
+    """Tells whether steps with other numbers of loops have other problems."""
+    return counts.active and task.for_loops(counts.low) != task.for_loops(counts.high)
 
 
 def _draw(task: Task, indices: Tensor, stream: Stream) -> Batch:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch._functorch import config as functorch_config
 from torch.nn.parallel import DistributedDataParallel
 
-from loopt.errors import InputError
+from loopt.errors import InputError, require
 from loopt.kernels import compile_model
 from loopt.model import LoopedTransformer
 from loopt.runs import TrainConfig
@@ -90,6 +90,7 @@ class TextLearner(Learner):
     def check(config: TrainConfig, session: Session, ranks: Ranks) -> None:
         if config.batch_size % ranks.size:
             raise InputError(f"batch_size={config.batch_size}: allowed is a multiple of the {ranks.size} ranks")
+        require(not config.loop_counts.problems_only, "loop_counts.problems_only", True, "off for text")
         share = config.batch_size // ranks.size
         if session.micro_batch is not None and session.micro_batch > share:
             raise InputError(f"micro_batch={session.micro_batch}: allowed is 1 to {share}, a rank's share of the batch")

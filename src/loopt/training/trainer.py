@@ -23,6 +23,7 @@ from loopt.model import LoopedTransformer
 from loopt.plan import LoopPlan
 from loopt.runs import Best, Run, TrainConfig, TrainState, checkpoint, codec
 from loopt.runs.stacking import StackingConfig
+from loopt.runs.start import load_start, with_weights_named
 from loopt.training.callbacks import Callback
 from loopt.training.clock import SharedClock
 from loopt.training.environment import environment
@@ -94,8 +95,10 @@ def train_stepwise(
 
 
 def prepare(config: TrainConfig, directory: Path) -> TrainConfig:
-    """Returns the config as the run will keep it: its source ready to be read, and the model's sizes filled in."""
-    return replace(config, source=config.source.prepared(directory)).resolved()
+    """Returns the config as the run will keep it: its source ready to be read, the model's sizes filled in, and the
+    weights that it starts from named."""
+    ready = replace(config, source=config.source.prepared(directory)).resolved()
+    return with_weights_named(ready, directory)
 
 
 def _start(directory: Path, config: TrainConfig, ranks: Ranks) -> Run:
@@ -137,6 +140,9 @@ class Trainer:
             self._resume(state)
         else:
             self._build(self.config.plan_of_checkpoint(0), steps_done=0)
+            if self.config.start.active:
+                load_start(self.config.start, self.learner.model)
+                self.learner.wait_for_writes()
         self._logged_at, self._logged_seconds = self.step, self._seconds
         self._callbacks = [*callbacks, *([GradualStacking()] if self.config.stacking.active else [])]
         if ranks.first:
@@ -164,6 +170,7 @@ class Trainer:
             tensors = checkpoint.load_optimizer(self.run.checkpoints, state.step)
             load_optimizer_tensors(self.learner.model, self.learner.optimizers, tensors)
             checkpoint.load_weights(self.run.checkpoints, state.step, self.learner.model)
+        self.learner.wait_for_writes()
 
     def replace_model(self, plan: LoopPlan, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> None:
         """Goes on with another plan, from these weights and this optimizer state."""
@@ -171,6 +178,7 @@ class Trainer:
         self._build(plan, self.step)
         load_optimizer_tensors(self.learner.model, self.learner.optimizers, optimizer)
         checkpoint.put_weights(self.learner.model, weights, "grown model")
+        self.learner.wait_for_writes()
         self._tell(Callback.grown, plan)
 
     def train(self) -> Generator[None, None, Outcome]:

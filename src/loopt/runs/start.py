@@ -1,0 +1,85 @@
+"""Starting from the weights of another run, with a new optimizer and a schedule of its own.
+
+The weights are named by their SHA-256, which is part of the config: two runs that start from different weights are
+different runs, wherever the weights lie. A run that has a checkpoint of its own no longer needs them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from loopt.errors import InputError, RunError
+from loopt.model import LoopedTransformer
+from loopt.runs import checkpoint
+from loopt.runs.checkpoint import WEIGHTS, CheckpointError
+from loopt.runs.config import StartConfig, TrainConfig
+from loopt.runs.run import Run, read_config
+
+
+def with_weights_named(config: TrainConfig, directory: Path) -> TrainConfig:
+    """Returns the config of a run in ``directory`` with the SHA-256 of the weights that it starts from filled in: those
+    it started from already, or the best ones that the other run has now. Raises a RunError where these do not fit."""
+    start = config.start
+    if start.weights or not start.run:
+        return config
+    if (directory / "config.json").exists():
+        before = read_config(directory / "config.json").start
+        if before.run == start.run:
+            return replace(config, start=before)
+    try:
+        other = Run.load(start.run)
+        step = other.find("best").step
+    except InputError as error:
+        raise RunError(f"start.run={start.run}: {error}") from None
+    _check_sizes(config, other, step)
+    _check_tokenizer(config, other)
+    return replace(config, start=replace(start, weights=_sha256(other, step)))
+
+
+def load_start(start: StartConfig, model: torch.nn.Module) -> None:
+    """Loads the weights that a run starts from into its model, which may be sharded."""
+    other = Run.load(start.run)
+    for step in checkpoint.steps_in(other.checkpoints):
+        if _sha256(other, step) == start.weights:
+            checkpoint.load_weights(other.checkpoints, other.find(step).step, model)
+            return
+    raise RunError(
+        f"start.run={start.run}: it no longer has the weights that this run was to start from (SHA-256 "
+        f"{start.weights[:16]}…); start from those that it has now in another directory"
+    )
+
+
+def _sha256(run: Run, step: int) -> str:
+    return checkpoint.read_state(run.checkpoints / checkpoint.name_of(step)).files[WEIGHTS].sha256
+
+
+def _check_sizes(config: TrainConfig, other: Run, step: int) -> None:
+    """Raises a RunError unless the weights of the other run are those of this one's model, by name and size."""
+    with torch.device("meta"):
+        model = LoopedTransformer(replace(config.model, plan=config.plan_of_checkpoint(0)))
+    wanted = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    path = other.checkpoints / checkpoint.name_of(step) / WEIGHTS
+    with safe_open(path, framework="pt") as file:
+        found = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    for name in sorted(wanted.keys() | found.keys()):
+        ours, theirs = (sizes.get(name, "missing") for sizes in (wanted, found))
+        if ours != theirs:
+            raise CheckpointError(
+                f"start.run={config.start.run}: {name} is {theirs} there, and {ours} in this run's model; allowed is "
+                f"a run whose model has the same layers (its config: loopt train --from {other.directory}/config.json)"
+            )
+
+
+def _check_tokenizer(config: TrainConfig, other: Run) -> None:
+    """Raises a RunError where both train on text, by tokenizers that differ: a token would mean something else."""
+    for name, text in config.source.run_files().items():
+        theirs = other.directory / name
+        if theirs.exists() and theirs.read_text(encoding="utf-8") != text:
+            raise RunError(
+                f"start.run={config.start.run}: it has another tokenizer than this text. Prepare the text with it: "
+                f"loopt data prepare --source TEXTS --tokenizer {theirs} --out DIRECTORY, then give --data DIRECTORY"
+            )
