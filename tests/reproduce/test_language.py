@@ -110,6 +110,10 @@ def test_rows_differ_in_plan_and_regularizer_alone(scale: Scale) -> None:
 
 
 def test_what_goes_beyond_the_paper() -> None:
+    for row in jobs_of(LANGUAGE["language-rates"], "short", 1):
+        factor = {"": 1.0, "half rate": 0.5, "double rate": 2.0}[row.row.recipe]
+        own = next(job.config for job in jobs_of(LANGUAGE["language"], "short", 1) if job.row.plan == row.row.plan)
+        assert row.config == replace(own, optim=replace(own.optim, lr=factor * own.optim.lr))
     *_, injection, residual, grown = (job.config for job in jobs_of(LANGUAGE["language-beyond"], "short", 1))
     assert (injection.model.injection, residual.model.residual_scaling) == ("added", True)
     assert (grown.stacking.block, len(grown.stacking.grow_at)) == (4, 5)

@@ -29,7 +29,7 @@ USAGE = """\
 usage: loopt reproduce quick [options]
        loopt reproduce addition | phop | phop-uniform | igsm | igsm-even [options]
        loopt reproduce group | group-growing | loops | more-loops [options]
-       loopt reproduce language | language-beyond | regularization | depth-scaling [options]
+       loopt reproduce language | language-rates | language-beyond | regularization | depth-scaling [options]
        loopt reproduce status [options]
        loopt reproduce table NAME [options]
 
@@ -46,6 +46,7 @@ Train the models behind a table or figure and show ours beside the paper's.
   group-growing      words in S5 by one looped layer, with loops and with words that grow while it trains
   more-loops         more hops than in training by more loops: a hop for each
   language           Tables 3 and 5 to 8, Figures 2 and 7: perplexity beside closed book, open book, math and primitives
+  language-rates     (24⊗1) and (4⊗6) at half, once and twice the rate, to be compared by validation perplexity
   language-beyond    (4⊗6) with injection and with a residual factor, and 24 layers that grow (MidAS)
   regularization     Table 4, Figures 5 and 6: 24 layers drawn towards 4, 6, 8 or 12 looped ones
   depth-scaling      Figure 3: (4⊗L) and (4L⊗1) for L = 1 to 12

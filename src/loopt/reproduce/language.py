@@ -74,9 +74,11 @@ def language_experiments(data: str = "", data_dir: Path | None = None, invented:
     ]
     series = [plan for loops in DEPTHS for plan in dict.fromkeys((f"{4 * loops}x1", f"4x{loops}"))]
     beyond = [_row("4x6", recipe="injection"), _row("4x6", recipe="residual"), _row("24x1", recipe="midas")]
+    rates = [_row(plan, recipe=recipe) for plan in ("24x1", "4x6") for recipe in ("", "half rate", "double rate")]
     tables = (
         ("language", "Language models (Table 3)", [_row(plan) for plan in plans]),
         ("language-beyond", "Language models, beyond Table 3", [*map(_row, plans[:3]), *beyond]),
+        ("language-rates", "Language models at three learning rates", rates),
         ("regularization", "Regularization (Table 4)", [_row("24x1"), *regularized]),
         ("depth-scaling", "Depth by loops and by layers (Figure 3)", [_row(plan) for plan in series]),
     )

@@ -86,11 +86,17 @@ def _grown(config: TrainConfig, setting: Setting) -> TrainConfig:
     return replace(config, stacking=StackingConfig(STACKED, tuple(ends)))
 
 
+def _at_rate(factor: float) -> Callable[[TrainConfig, Setting], TrainConfig]:
+    return lambda config, setting: replace(config, optim=replace(config.optim, lr=factor * config.optim.lr))
+
+
 RECIPES: dict[str, Callable[[TrainConfig, Setting], TrainConfig]] = {
     "": lambda config, setting: config,
     "injection": lambda config, setting: replace(config, model=replace(config.model, injection="added")),
     "residual": lambda config, setting: replace(config, model=replace(config.model, residual_scaling=True)),
     "midas": _grown,
+    "half rate": _at_rate(0.5),
+    "double rate": _at_rate(2.0),
 }
 """Ways to train a row; what has no name is the table's own."""
 STACKED = 4
