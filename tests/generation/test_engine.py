@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -227,6 +229,19 @@ def test_an_engine_is_used_again_with_other_prompts() -> None:
     engine = Engine(model, rows=3, length=16, settings=Settings(max_new_tokens=5))
     for prompts in ([[1], [2], [3]], [[4, 5, 6, 7]], [[1]] * 7):
         assert said(engine.generate(prompts)) == said(generate(model, prompts, max_new_tokens=5))
+
+
+@pytest.mark.parametrize("changes", [{}, {"exit": StateChange(0.1)}, {"draft_loops": 2}], ids=str)
+def test_an_engine_that_nobody_holds_is_gone_with_its_cache(changes: dict[str, Any]) -> None:
+    engine = Engine(build(), rows=2, length=20, settings=Settings(max_new_tokens=4, **changes))
+    engine.generate([[1, 2], [3]])
+    cache = weakref.ref(engine._turns.decoder.cache)  # type: ignore[attr-defined]
+    gc.disable()  # a cycle would wait for it, and hold gigabytes meanwhile
+    try:
+        del engine
+        assert cache() is None
+    finally:
+        gc.enable()
 
 
 def test_loops_are_reported() -> None:

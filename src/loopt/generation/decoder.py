@@ -30,8 +30,8 @@ from loopt.plan import Pass
 BUCKET = 64
 """On CUDA prompts are padded to a multiple of so many tokens: attention makes a plan for every new length."""
 
-Choose = Callable[[Tensor], Tensor]
-"""Logits [B, V] -> the next token of each row [B]."""
+Choose = Callable[[Tensor, Tensor], Tensor]
+"""Logits [B, V], and the loops they took [B] -> the next token of each row [B]."""
 
 
 class Decoder:
@@ -67,14 +67,14 @@ class Decoder:
         stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.stream = stream
         if exit_rule is None:
-            self._whole = Stage(self._run_whole, stream)
+            self._whole = Stage(stream)
         else:
             check_exit(exit_rule, model)
             if policy.name != "all":
                 raise InputError(f"cache={policy.name}: allowed is all with an exit rule, whose rows copy places")
             self._before, self._looped, self._after = self.plan.around_loop()
-            self._enter, self._leave = Stage(self._run_enter, stream), Stage(self._run_leave, stream)
-            self._loops = [Stage(partial(self._run_loop, loop), stream) for loop in range(len(self._looped))]
+            self._enter, self._leave = Stage(stream), Stage(stream)
+            self._loops = [Stage(stream) for _ in self._looped]
             shape = (batch, 1, model.config.d_model)
             self._state, self._entered = (model.token_embedding.weight.new_zeros(shape) for _ in range(2))
             self._read_out = torch.zeros_like(self.logits)  # log-probabilities after the last loop, for the rule
@@ -123,14 +123,14 @@ class Decoder:
             if tokens is not None:
                 self.tokens.copy_(tokens)
             if self.rule is None:
-                self._whole()
+                self._whole(self._run_whole)
             else:
-                self._enter()
-                for loop in self._loops:
-                    loop()
+                self._enter(self._run_enter)
+                for loop, stage in enumerate(self._loops):
+                    stage(partial(self._run_loop, loop))
                     if bool(self._all_left):
                         break
-                self._leave()
+                self._leave(self._run_leave)
         self._starts = [min(start + 1, self.length - 1) for start in self._starts]
 
     @contextmanager
@@ -196,7 +196,7 @@ class Decoder:
         if self.choose is None:
             self.logits.copy_(logits)
         else:
-            self.tokens.copy_(self.choose(logits))
+            self.tokens.copy_(self.choose(logits, self.loops_used))
 
     def _move_on(self) -> None:
         self.positions.add_(1).clamp_(max=self.length - 1)

@@ -37,8 +37,8 @@ class DraftedTurns(Turns):
         self._before, looped, self._after = self.decoder.plan.around_loop()
         self._drafting, self._verifying = looped[: settings.draft_loops], looped[settings.draft_loops :]
         self._loops, self.stream = len(looped), self.decoder.stream
-        self._draft = [Stage(partial(self._run_draft, number), self.stream) for number in range(drafts)]
-        self._verify = Stage(self._run_verify, self.stream)
+        self._draft = [Stage(self.stream) for _ in range(drafts)]
+        self._verify = Stage(self.stream)
         shape = (rows, drafts, model.config.d_model)
         self._states, self._entered = weight.new_zeros(shape), weight.new_zeros(shape)
         self._said = torch.zeros(rows, drafts, dtype=torch.int64, device=weight.device)  # by the drafts
@@ -52,9 +52,9 @@ class DraftedTurns(Turns):
 
     @torch.inference_mode()
     def next(self) -> None:
-        for draft in self._draft:
-            draft()
-        self._verify()
+        for number, stage in enumerate(self._draft):
+            stage(partial(self._run_draft, number))
+        self._verify(self._run_verify)
 
     # What follows can be captured: it reads and writes tensors that stay where they are, and never waits.
 

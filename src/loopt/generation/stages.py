@@ -1,4 +1,5 @@
 """A stage of decoding: a function of no arguments, whose inputs and outputs are all tensors that stay where they are.
+It is given at each call and not kept, so that an engine that nobody holds any more is gone at once, with its caches.
 
 On CUDA it is captured in a graph after some ordinary calls, and from then on replayed: a small model's kernels are over
 before the host has launched them one by one.
@@ -17,23 +18,23 @@ WARM_UP = 2
 
 
 class Stage:
-    """Runs a function, as a CUDA graph where there is a stream to run it on."""
+    """Runs one function, the same at each call, as a CUDA graph where there is a stream to run it on."""
 
-    def __init__(self, run: Callable[[], None], stream: torch.cuda.Stream | None) -> None:
-        self._run, self._stream, self._calls = run, stream, 0
+    def __init__(self, stream: torch.cuda.Stream | None) -> None:
+        self._stream, self._calls = stream, 0
         self._graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self) -> None:
+    def __call__(self, run: Callable[[], None]) -> None:
         if self._stream is None:
-            self._run()
+            run()
             return
         self._calls += 1
         if self._graph is None and self._calls > WARM_UP:
             with captured(self._stream) as graph:
-                self._run()
+                run()
             self._graph = graph
         with torch.cuda.stream(self._stream):
             if self._graph is None:
-                self._run()
+                run()
             else:
                 self._graph.replay()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -88,7 +89,7 @@ class OneTokenTurns(Turns):
             loops=settings.loops,
             policy=settings.policy,
             exit_rule=settings.exit_rule,
-            choose=self._choose,
+            choose=partial(_choose, self.sampler, self.figures),
         )
         self.stream = self.decoder.stream
         self.figures[:, 0] = 1  # a token a turn; what never changes is not written in every one
@@ -100,9 +101,11 @@ class OneTokenTurns(Turns):
     def next(self) -> None:
         self.decoder.step()
 
-    def _choose(self, logits: Tensor) -> Tensor:
-        tokens, log_probabilities = self.sampler.choose(logits)
-        self.figures[:, 1] = self.decoder.loops_used
-        self.figures[:, FIGURES] = tokens
-        self.figures[:, FIGURES + 1] = log_probabilities
-        return tokens
+
+def _choose(sampler: Sampler, figures: Tensor, logits: Tensor, loops_used: Tensor) -> Tensor:
+    """Returns the tokens that a sampler chooses, and puts what a turn tells of them into its figures."""
+    tokens, log_probabilities = sampler.choose(logits)
+    figures[:, 1] = loops_used
+    figures[:, FIGURES] = tokens
+    figures[:, FIGURES + 1] = log_probabilities
+    return tokens
