@@ -49,7 +49,7 @@ PAPER = {
         Loop 4 2 71.6""",
 }
 PAPER["phop-uniform"] = PAPER["phop"]
-PAPER["igsm-even"] = PAPER["igsm"]
+PAPER["igsm-any"] = PAPER["igsm-even"] = PAPER["igsm"]
 
 every_experiment = pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=list(EXPERIMENTS))
 of_the_paper = pytest.mark.parametrize("experiment", [EXPERIMENTS[name] for name in PAPER], ids=list(PAPER))

@@ -22,11 +22,17 @@ from igsm_reading import (
     uses_by_name,
 )
 from loopt.errors import InputError
+from loopt.random_bits import Stream
 from loopt.tasks import IGNORE, IGSM, igsm
+from loopt.tasks.igsm_light import LightLaw
+from loopt.tasks.igsm_problem import statements_that_fit
 from loopt.tasks.igsm_text import ENTITIES
 
-tasks = st.one_of(light_tasks(), even_tasks())
-of_both_laws = pytest.mark.parametrize("task", [IGSM(), IGSM(law="even")], ids=["light", "even"])
+laws = st.one_of(light_tasks(), even_tasks())
+tasks = st.builds(replace, laws, query=st.sampled_from(["last", "any"]))
+of_both_laws = pytest.mark.parametrize(
+    "task", [IGSM(), IGSM(law="even"), IGSM(query="any")], ids=["light", "even", "any"]
+)
 
 
 @pytest.mark.slow
@@ -99,7 +105,7 @@ def test_what_every_problem_keeps_to(task: IGSM, seed: int) -> None:
 
 
 @pytest.mark.slow
-@given(task=tasks, seed=seeds)
+@given(task=laws, seed=seeds)
 @settings(max_examples=20, deadline=None)
 def test_a_difficulty_has_the_problems_of_the_task_that_have_it(task: IGSM, seed: int) -> None:
     whole = task.sample(range(200), seed, "test")
@@ -255,3 +261,41 @@ def test_bad_tokens_and_text() -> None:
         task.encode("A#E := 7. A#E?")
     with pytest.raises(InputError, match="task igsm: a problem of 244 tokens; at most 224 fit"):
         task.encode("A#E := 4. " * 40 + "A#E?")
+
+
+@given(task=laws, seed=seeds)
+@settings(max_examples=40, deadline=None)
+def test_any_asks_of_the_same_statements_for_one_of_them(task: IGSM, seed: int) -> None:
+    any_query = replace(task, query="any")
+    assert not any_query.difficulties
+    last, other = (one.sample(range(8), seed, "test").tokens for one in (task, any_query))
+    assert torch.equal(last[:, :-4], other[:, :-4])
+    for tokens in other.tolist():
+        uses, query = uses_by_name(any_query, tokens)
+        assert query in uses
+
+
+@pytest.mark.parametrize("task", [IGSM(query="any"), IGSM(law="even", query="any")], ids=["light", "even"])
+def test_any_asks_for_each_statement_as_often(task: IGSM) -> None:
+    """By the place of the one that is asked for among those written, which is uniform on [0, 1) then."""
+    places, rows = [], task.sample(range(4000), 0, "test").tokens.tolist()
+    for tokens in rows:
+        uses, query = uses_by_name(task, tokens)
+        of_last = len(depths(uses, query))
+        assert of_last <= len(uses)
+        places.append((list(uses).index(query) + 0.5) / len(uses))
+    assert sum(places) / len(places) == pytest.approx(0.5, abs=4 * (1 / 12 / len(places)) ** 0.5)
+    for quarter in range(4):
+        share = sum(quarter <= 4 * place < quarter + 1 for place in places) / len(places)
+        assert share == pytest.approx(0.25, abs=0.04)
+
+
+def test_any_never_asks_for_what_was_left_out_for_want_of_room() -> None:
+    task, indices = IGSM(query="any"), torch.arange(30_000)
+    problem = LightLaw(task.operations, task.edges, task.levels).draw(indices, Stream("igsm", 3, "train"), 7)
+    fitting = statements_that_fit(problem, task.length)  # [batch, 1]
+    crowded = indices[(fitting < problem.statements)[:, 0]]
+    assert len(crowded) > 15
+    for tokens, count in zip(task.sample(crowded, 3, "train").tokens.tolist(), fitting[crowded, 0], strict=True):
+        assert len(uses_by_name(task, tokens)[0]) == count
+        task.solve(tokens)  # fails where the query is not defined

@@ -27,7 +27,7 @@ from loopt.training import Session, presets
 
 USAGE = """\
 usage: loopt reproduce quick [options]
-       loopt reproduce addition | phop | phop-uniform | igsm | igsm-even [options]
+       loopt reproduce addition | phop | phop-uniform | igsm | igsm-any | igsm-even [options]
        loopt reproduce group | group-growing | loops | more-loops [options]
        loopt reproduce language | language-rates | language-beyond | regularization | depth-scaling [options]
        loopt reproduce status [options]
@@ -40,6 +40,7 @@ Train the models behind a table or figure and show ours beside the paper's.
   phop               Table 1, right: p-hop induction, planted as the paper's text describes it
   phop-uniform       the same with letters drawn independently
   igsm               Table 2: symbolic grade-school problems, as long as the cited generator's
+  igsm-any           the same with any statement asked for, as the paper words it
   igsm-even          the same with every number of needed statements equally likely
   group              words in S5 and A5, the problem of Theorem 5.1
   loops              p-hop and i-GSM with 1 to 24 loops, trained with 6 and with a random number

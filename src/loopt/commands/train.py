@@ -47,7 +47,7 @@ first, with a tokenizer of {words} words trained on them.
 """
 
 
-FIRST = ("model.plan", "model.d-model", "optim.lr", "steps", "batch-size", "seed", "device", "threads", "time-limit")
+FIRST = ("model.plan", "model.d-model", "optim.lr", "steps", "batch-size", "seed", "device", "time-limit")
 """Options that people change, of any preset."""
 FOR_TEXT = ("micro-batch", "parallel")
 """Options of a session that only language models have a use for."""

@@ -22,6 +22,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         phop("planted"),
         phop("uniform"),
         igsm("light"),
+        igsm("light", "any"),
         igsm("even"),
         group,
         group_growing,

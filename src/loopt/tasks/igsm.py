@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal, get_args
 
 import torch
@@ -37,6 +37,7 @@ from loopt.tasks.igsm_problem import (
     PER_LEVEL,
     QUERY_TOKENS,
     of_query,
+    statements_that_fit,
     values_of,
     with_values_so_far,
     write,
@@ -44,6 +45,7 @@ from loopt.tasks.igsm_problem import (
 from loopt.tasks.igsm_text import ENTITIES, PAD, Expression, Reader, names_in, worked_out, written
 
 Law = Literal["light", "even"]
+Query = Literal["last", "any"]
 
 MODULI = (3, 5, 7, 11, 13, 17, 19, 23)
 SETTINGS_OF = {"light": ("operations", "edges", "levels"), "even": ("statements", "needed")}
@@ -69,6 +71,9 @@ class IGSM(Task):
     """Law even: how many parameters are defined."""
     needed: tuple[int, int] = (1, 10)
     """Law even: the fewest and the most statements the query depends on, its own included; all are equally likely."""
+    query: Query = "last"
+    """Which parameter is asked for. last: the one that the problem is drawn around, which needs as many statements as
+    the law says. any: each that is defined, with equal chances, as the paper words it; many of them need few."""
     supervision: Supervision = "last"
     """last: the answer is the only label. every: the value of a parameter is also a label wherever a statement has just
     named or defined it, if it follows from the tokens so far."""
@@ -78,6 +83,7 @@ class IGSM(Task):
         if self.modulus not in MODULI or isinstance(self.modulus, bool | float):
             raise InputError(f"task igsm: modulus={self.modulus!r}; allowed are {', '.join(map(str, MODULI))}")
         check_choice(self.name, "law", self.law, get_args(Law))
+        check_choice(self.name, "query", self.query, get_args(Query))
         check_choice(self.name, "supervision", self.supervision, get_args(Supervision))
         self._read_pair("levels", 2, LEVELS)
         check_integer(self.name, "edges", self.edges, *self._edges_allowed())
@@ -127,11 +133,16 @@ class IGSM(Task):
 
     @property
     def difficulties(self) -> dict[str, Task]:
+        if self.query == "any":  # a law knows how much the last one needs
+            return {}
         settings = {field.name: getattr(self, field.name) for field in fields(IGSM)}
         return {name: _OneDifficulty(**settings, difficulty=name) for name in self._whole_law.difficulties}
 
     def draw(self, indices: Tensor, stream: Stream) -> Batch:
         problem = self._law.draw(indices, stream, self.modulus)
+        if self.query == "any":
+            written = statements_that_fit(problem, self.length)  # [batch, 1]
+            problem = replace(problem, query=stream.integers(indices, 1, written, "query"))
         order = stream.sort_keys(indices, problem.count.shape[1], "order").argsort(dim=1)  # [batch, n]
         tokens, places = write(problem, order, self.modulus, self.length)  # [batch, length] and [batch, n, columns]
         values = values_of(problem, self.modulus)  # [batch, n]

@@ -60,7 +60,7 @@ class EvenLaw:
         constant = stream.integers(indices, n, modulus, "constants")  # [batch, n]
         constant = torch.where(factor, factors, torch.where((count == 0) | added, constant, 0))
         statements = torch.full_like(needed, n)
-        return Problem(*ends_of(edges), statements, needed, count, operands, sign, added, factor, constant)
+        return Problem(*ends_of(edges), statements, needed, needed - 1, count, operands, sign, added, factor, constant)
 
     def _dependencies(self, indices: Tensor, needed: Tensor, stream: Stream) -> tuple[Tensor, Tensor]:
         """Draws how many parameters each one uses, [batch, n], and which, [batch, n, 3]."""

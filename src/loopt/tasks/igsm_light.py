@@ -76,7 +76,7 @@ class LightLaw:
         constant = stream.integers(indices, n, modulus, "constants")  # [batch, n]
         factors = 1 + stream.integers(indices, n, modulus - 1, "factors")  # [batch, n]
         constant = torch.where(factor, factors, torch.where(constants, constant, 0))
-        return Problem(upper, lower, statements, needed, count, operands, sign, added, factor, constant)
+        return Problem(upper, lower, statements, needed, needed - 1, count, operands, sign, added, factor, constant)
 
     def _size(self, indices: Tensor, operations: Tensor, stream: Stream) -> tuple[Tensor, ...]:
         """Draws the numbers of a Size, [batch, 1] each, for problems that take so many operations, [batch, 1]."""

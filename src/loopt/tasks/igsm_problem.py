@@ -27,7 +27,7 @@ FIRST_NAME_END, NAME_TOKENS = 9, 4
 @dataclass(frozen=True)
 class Problem:
     """A batch of problems. Their n parameters stand in an order in which each uses only earlier ones: first those that
-    the query needs, of which it is the last, then the distractors."""
+    the problem is drawn around, the last of which needs all of them, then the others."""
 
     upper: Tensor
     """[batch, n]: the entity that the parameter's edge comes from, 0 to 15."""
@@ -36,7 +36,9 @@ class Problem:
     statements: Tensor
     """[batch, 1]: how many of the n parameters there are; the rest mean nothing."""
     needed: Tensor
-    """[batch, 1]: how many parameters the query needs."""
+    """[batch, 1]: how many parameters the problem is drawn around."""
+    query: Tensor
+    """[batch, 1]: the parameter that is asked for."""
     count: Tensor
     """[batch, n]: how many parameters the definition uses, 0 to k."""
     operands: Tensor
@@ -77,13 +79,24 @@ def values_of(problem: Problem, modulus: int) -> Tensor:
 
 def of_query(values: Tensor, problem: Problem) -> Tensor:
     """Returns the value that the query asks for: [batch, n] values -> [batch]."""
-    return values.gather(1, problem.needed - 1)[:, 0]
+    return values.gather(1, problem.query)[:, 0]
 
 
 def longest_text(statements: int) -> int:
     """Returns the most tokens that statements can have; the first has no parameter to use, the second has one, …"""
     right_sides = (*SHORT_RIGHT_SIDES, *[LONGEST_RIGHT_SIDE] * statements)[:statements]
     return TOKENS_AROUND * statements + sum(right_sides)
+
+
+def statements_that_fit(problem: Problem, length: int) -> Tensor:
+    """Returns how many statements, [batch, 1], are written in a text of ``length`` tokens: those from the first on that
+    it has room for. None of them uses one that is not written."""
+    count, factor = problem.count, problem.factor
+    names = NAME_TOKENS * count - 1  # with the signs between them
+    right_side = torch.where(count == 0, 1, names + 2 * (problem.added | factor) + 2 * (factor & (count > 1)))
+    tokens = (TOKENS_AROUND + right_side).cumsum(1)  # [batch, n]
+    there = torch.arange(count.shape[1], device=count.device) < problem.statements  # [batch, n]
+    return (there & (tokens <= length - QUERY_TOKENS)).sum(1, keepdim=True)
 
 
 def write(problem: Problem, order: Tensor, modulus: int, length: int) -> tuple[Tensor, Tensor]:
@@ -103,15 +116,14 @@ def write(problem: Problem, order: Tensor, modulus: int, length: int) -> tuple[T
     width = length - QUERY_TOKENS
     column = in_use.cumsum(2)  # [batch, n, columns], from 1
     tokens_of = column[:, :, -1]  # [batch, n]
-    there = torch.arange(n, device=upper.device) < problem.statements  # [batch, n]
-    fits = there & (tokens_of.cumsum(1) <= width)  # [batch, n]; no statement that fits uses one that does not
+    fits = torch.arange(n, device=upper.device) < statements_that_fit(problem, length)  # [batch, n]
     ends = (tokens_of * fits).gather(1, order).cumsum(1)  # [batch, n]
     end = torch.zeros_like(ends).scatter(1, order, ends)  # [batch, n]
     start = width - ends[:, -1:] + end - tokens_of  # [batch, n]
     place = torch.where(in_use & fits[:, :, None], start[:, :, None] + column - 1, width)  # [batch, n, columns]
     tokens = torch.full((batch, width + 1), mark[PAD], dtype=torch.int64, device=upper.device)
     tokens = tokens.scatter(1, place.flatten(1), layout.flatten(1))[:, :-1]  # [batch, width]
-    asked = [entity.gather(1, problem.needed - 1) for entity in (upper, lower)]  # [batch, 1] each
+    asked = [entity.gather(1, problem.query) for entity in (upper, lower)]  # [batch, 1] each
     sharp, question = _filled(mark["#"], asked[0]), _filled(mark["?"], asked[0])
     return torch.cat([tokens, asked[0], sharp, asked[1], question], dim=1), place
 
