@@ -1,6 +1,7 @@
-"""What our models, trained on the law "even" of i-GSM, would score on problems of other difficulty.
+"""What our models, trained on one law of i-GSM, would score on problems of other difficulty.
 
-    python benchmarks/igsm_mixture.py            from results/igsm-even/short, in the Markdown of docs/results.md
+    python benchmarks/igsm_mixture.py            from results/igsm-even/short and results/igsm/short, in the Markdown of
+                                                 docs/results.md
 
 The law even has problems that need 1 to 10 statements, in equal shares, and each row of the table is measured for each
 number. So a row's accuracy on any other mixture of these is known, for models trained on ours.
@@ -14,6 +15,9 @@ Then: what would they score on the law light? Its problems are matched in two wa
 accuracy that it has on problems of the law even that need as many, and from 11 on as many as 10. By operations: it has
 that of problems that need as many statements as take so many operations on average in the law even, between two
 numbers in proportion.
+
+At last: what would the rows of either law score if any statement were asked for? Those of the law light are measured by
+operations, those of the law even by needed statements, and each counts as what it was measured by.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from pathlib import Path
 
 import torch
 
-from igsm_statistics import LAWS, SEED, operations_of
+from igsm_statistics import LAWS, SEED, Reading, batches, operations_of
 from loopt.plan import LoopPlan
 from loopt.random_bits import Stream
 from loopt.reproduce.igsm import COLUMN, igsm
@@ -70,8 +74,8 @@ def rms(wanted: Sequence[float], accuracies: Sequence[float]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("results"), help="where the result files are")
-    experiment = igsm("even")
-    measured = by_difficulty(experiment, "short", parser.parse_args().results)
+    experiment, results = igsm("even"), parser.parse_args().results
+    measured = by_difficulty(experiment, "short", results)
     absent = [str(row.plan) for row in experiment.rows if row.plan not in measured]
     if absent:
         rows_absent = f"rows {', '.join(absent)}: no accuracy by difficulty"
@@ -83,6 +87,8 @@ def main() -> None:
     print_fits(fits)
     print_rows(plans, paper, rows, sorted(fits, key=lambda one: one.error)[:2])
     print_prediction(plans, paper, rows)
+    light = by_difficulty(igsm("light"), "short", results)
+    print_asked(plans, paper, rows, [[accuracy.mean for accuracy in light[plan].values()] for plan in plans])
 
 
 def print_fits(fits: Sequence[Fit]) -> None:
@@ -112,11 +118,37 @@ def print_prediction(plans: Sequence[LoopPlan], paper: Sequence[float], rows: Se
         "light, by operations": [by_operations(row, law, steps) for row in rows],
         "2 to 4 levels, by needed": [by_needed(row, soft) for row in rows],
     }
+    print_table(plans, columns, errors=[f"{rms(paper, column):.1f}" for column in list(columns.values())[1:]])
+
+
+def print_asked(
+    plans: Sequence[LoopPlan], paper: Sequence[float], even: Sequence[Sequence[float]], light: Sequence[Sequence[float]]
+) -> None:
+    law = sizes_asked(LAWS["light, any asked"])
+    operations = Counter({(k, k): sum(n for (_, took), n in law.items() if took == k) for _, k in law})
+    columns = {
+        "the paper's": list(paper),
+        "any asked, by operations": [by_needed(row, operations) for row in light],
+        "any asked, by needed": [by_needed(row, law) for row in even],
+    }
+    print_table(plans, columns, errors=[f"{rms(paper, column):.1f}" for column in list(columns.values())[1:]])
+
+
+def print_table(plans: Sequence[LoopPlan], columns: dict[str, list[float]], errors: Sequence[str]) -> None:
     print(f"\n| model | {' | '.join(columns)} |\n|---|{'--:|' * len(columns)}")
     for i, plan in enumerate(plans):
         print(f"| {plan.typography} | {' | '.join(f'{column[i]:.1f}' for column in columns.values())} |")
-    errors = [f"{rms(paper, column):.1f}" for column in columns.values()]
-    print(f"| error | {' | '.join(['', *errors[1:]])} |")
+    print(f"| error | {' | '.join(['', *errors])} |")
+
+
+def sizes_asked(task: IGSM) -> Counter[tuple[int, int]]:
+    """The same of problems that ask for any statement, which are read to know what it needs."""
+    found: Counter[tuple[int, int]] = Counter()
+    for indices in batches(EXAMPLES, "reading problems that ask for any statement"):
+        for tokens in task.sample(indices, SEED, "test").tokens.tolist():
+            problem = Reading.of([task.vocabulary[token] for token in tokens])
+            found[len(problem.values), problem.operations] += 1
+    return found
 
 
 def sizes(task: IGSM) -> Counter[tuple[int, int]]:

@@ -35,7 +35,12 @@ from loopt.tasks import IGSM
 from loopt.tasks.igsm_problem import Problem, write
 from loopt.tasks.igsm_text import PAD, Reader, names_in, worked_out, written
 
-LAWS = {"light": IGSM(), "light, 2 to 4 levels": IGSM(levels=(2, 4)), "even": IGSM(law="even")}
+LAWS = {
+    "light": IGSM(),
+    "light, any asked": IGSM(query="any"),
+    "light, 2 to 4 levels": IGSM(levels=(2, 4)),
+    "even": IGSM(law="even"),
+}
 MODULUS, SEED = 7, 0
 BATCH = 4096
 SHOWN = {"light": (0, 1), "even": (2,)}

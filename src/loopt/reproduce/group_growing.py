@@ -25,7 +25,7 @@ STEPS = 6000
 def _configure(plan: LoopPlan, recipe: str, scale: Scale) -> TrainConfig:
     if scale == "cpu":
         task = GroupComposition(
-            group=SMALL["a5"][0], n=LENGTH, supervision="every", test_lengths=LENGTHS, target_accuracy=0.999
+            group=SMALL["s5"][0], n=LENGTH, supervision="every", test_lengths=LENGTHS, target_accuracy=0.999
         )
         config = miniature(
             task, plan, MuonConfig(lr=5e-3, warmup_steps=50), steps=STEPS, rope_base=10_000.0, eval_every=500
