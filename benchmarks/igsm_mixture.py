@@ -35,6 +35,7 @@ import torch
 from igsm_statistics import LAWS, SEED, Reading, batches, operations_of
 from loopt.plan import LoopPlan
 from loopt.random_bits import Stream
+from loopt.reproduce.experiment import Experiment
 from loopt.reproduce.igsm import COLUMN, igsm
 from loopt.reproduce.table import by_difficulty
 from loopt.tasks import IGSM
@@ -74,21 +75,25 @@ def rms(wanted: Sequence[float], accuracies: Sequence[float]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("results"), help="where the result files are")
-    experiment, results = igsm("even"), parser.parse_args().results
-    measured = by_difficulty(experiment, "short", results)
-    absent = [str(row.plan) for row in experiment.rows if row.plan not in measured]
-    if absent:
-        rows_absent = f"rows {', '.join(absent)}: no accuracy by difficulty"
-        sys.exit(f"{rows_absent}; loopt reproduce igsm-even --scale short measures it")
-    plans = [row.plan for row in experiment.rows]
-    paper = [row.paper[COLUMN] for row in experiment.rows]
-    rows = [[accuracy.mean for accuracy in measured[plan].values()] for plan in plans]
+    results = parser.parse_args().results
+    plans = [row.plan for row in igsm("even").rows]
+    paper = [row.paper[COLUMN] for row in igsm("even").rows]
+    rows, light = (rows_measured(igsm(law), results) for law in ("even", "light"))
     fits = [fit(rows, paper, up_to) for up_to in range(1, len(rows[0]) + 1)]
     print_fits(fits)
     print_rows(plans, paper, rows, sorted(fits, key=lambda one: one.error)[:2])
     print_prediction(plans, paper, rows)
-    light = by_difficulty(igsm("light"), "short", results)
-    print_asked(plans, paper, rows, [[accuracy.mean for accuracy in light[plan].values()] for plan in plans])
+    print_asked(plans, paper, rows, light)
+
+
+def rows_measured(experiment: Experiment, results: Path) -> list[list[float]]:
+    """The accuracies of every row by difficulty, or the end where some are missing."""
+    measured = by_difficulty(experiment, "short", results)
+    absent = [str(row.plan) for row in experiment.rows if row.plan not in measured]
+    if absent:
+        rows_absent = f"rows {', '.join(absent)}: no accuracy by difficulty"
+        sys.exit(f"{rows_absent}; loopt reproduce {experiment.name} --scale short measures it")
+    return [[accuracy.mean for accuracy in measured[row.plan].values()] for row in experiment.rows]
 
 
 def print_fits(fits: Sequence[Fit]) -> None:
@@ -118,7 +123,7 @@ def print_prediction(plans: Sequence[LoopPlan], paper: Sequence[float], rows: Se
         "light, by operations": [by_operations(row, law, steps) for row in rows],
         "2 to 4 levels, by needed": [by_needed(row, soft) for row in rows],
     }
-    print_table(plans, columns, errors=[f"{rms(paper, column):.1f}" for column in list(columns.values())[1:]])
+    print_table(plans, columns)
 
 
 def print_asked(
@@ -131,10 +136,13 @@ def print_asked(
         "any asked, by operations": [by_needed(row, operations) for row in light],
         "any asked, by needed": [by_needed(row, law) for row in even],
     }
-    print_table(plans, columns, errors=[f"{rms(paper, column):.1f}" for column in list(columns.values())[1:]])
+    print_table(plans, columns)
 
 
-def print_table(plans: Sequence[LoopPlan], columns: dict[str, list[float]], errors: Sequence[str]) -> None:
+def print_table(plans: Sequence[LoopPlan], columns: dict[str, list[float]]) -> None:
+    """The first column is what the others' errors are from."""
+    wanted, *others = columns.values()
+    errors = [f"{rms(wanted, column):.1f}" for column in others]
     print(f"\n| model | {' | '.join(columns)} |\n|---|{'--:|' * len(columns)}")
     for i, plan in enumerate(plans):
         print(f"| {plan.typography} | {' | '.join(f'{column[i]:.1f}' for column in columns.values())} |")

@@ -104,6 +104,8 @@ def test_rows_of_the_experiment_differ_in_what_grows_alone(scale: str) -> None:
     configs = {job.row.recipe: job.config for job in jobs_of(EXPERIMENTS["group-growing"], scale, 1)}  # type: ignore[arg-type]
     fixed = configs["fixed"]
     assert isinstance(fixed.source, GroupComposition)
+    headings = EXPERIMENTS["group-growing"].headings("cpu")
+    assert scale != "cpu" or all(heading.startswith(f"{fixed.source.group}, n=") for heading in headings)
     for recipe, config in configs.items():
         assert isinstance(config.source, GroupComposition)
         assert replace(config, source=fixed.source, loop_counts=LoopCounts()) == fixed

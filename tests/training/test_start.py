@@ -1,4 +1,4 @@
-"""A run may start from the weights of another: just those, named in its config, and needed at its first step only."""
+"""A run may start from the weights of another: just those, named in its config, and needed until its own are saved."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from loopt import LoopPlan
+from loopt.cli import main
 from loopt.errors import ConfigError, RunError
 from loopt.runs import AdamWConfig, Run, StartConfig, TrainConfig, read_config
 from loopt.runs.checkpoint import WEIGHTS, name_of, read_state
@@ -74,22 +75,27 @@ def test_which_weights_is_part_of_a_run_and_where_they_lie_is_not() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [1, 3, 9])
-def test_a_run_killed_and_started_again_is_one_never_killed(step: int, taught: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "strike", [*({"step": n} for n in (1, 9)), *({"file_operation": n} for n in (4, 8, 12, 16, 24))]
+)
+def test_a_run_killed_and_started_again_is_one_never_killed(
+    strike: dict[str, int], taught: Path, tmp_path: Path
+) -> None:
     config = started_from(taught)
     unbroken = finished(config, tmp_path / "unbroken")
-    killed = Process(config, tmp_path / "killed", strike=Strike(signal.SIGKILL, step=step)).wait()
+    killed = Process(config, tmp_path / "killed", strike=Strike(signal.SIGKILL, **strike)).wait()
     assert killed.exitcode == -signal.SIGKILL
     assert_same(finished(config, tmp_path / "killed"), unbroken)
 
 
 @pytest.mark.slow
-def test_once_it_has_a_checkpoint_the_other_run_is_not_needed(taught: Path, tmp_path: Path) -> None:
+def test_once_it_has_begun_the_other_run_is_not_needed(taught: Path, tmp_path: Path) -> None:
     config = started_from(shutil.copytree(taught, tmp_path / "taught"))
     unbroken = finished(config, tmp_path / "unbroken")
-    run = stopped(config, tmp_path / "run", step=9)
+    Process(config, tmp_path / "run", strike=Strike(signal.SIGKILL, step=1)).wait()
     shutil.rmtree(tmp_path / "taught")
-    assert_same(finished(config, run), unbroken)
+    otherwise_written = replace(config, start=StartConfig(str(tmp_path / "x" / ".." / "taught")))
+    assert_same(finished(otherwise_written, tmp_path / "run"), unbroken)
 
 
 @pytest.mark.slow
@@ -104,8 +110,24 @@ def test_a_run_goes_on_from_the_weights_it_began_with(taught: Path, tmp_path: Pa
 
 def test_weights_that_are_gone_are_not_replaced_by_others(taught: Path, tmp_path: Path) -> None:
     config = replace(started_from(taught), start=StartConfig(str(taught), "a" * 64))
-    with pytest.raises(RunError, match=r"^start\.run=.*: it no longer has the weights that this run"):
+    with pytest.raises(
+        RunError, match=r"^start\.run=.*: it does not have, or no longer has, the weights that the config"
+    ):
         train(config, tmp_path / "run", CPU)
+    with pytest.raises(RunError, match=r"^start\.run: which run has the weights with SHA-256 aaaaaaaaaaaaaaaa…\? Give"):
+        train(replace(config, start=StartConfig("", "a" * 64)), tmp_path / "run", CPU)
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_are_found_beside_a_checkpoint_that_is_damaged(taught: Path, tmp_path: Path) -> None:
+    source, named = shutil.copytree(taught, tmp_path / "taught"), weights_of(taught)
+    (source / "checkpoints" / "step-1").mkdir()
+    first = FirstWeights()
+    config = tiny(start=StartConfig(str(source), named), seed=7)
+    train(config, tmp_path / "run", CPU, callbacks=[first])
+    assert all(
+        torch.equal(first.weights[name], one) for name, one in Run.load(taught).load_model().state_dict().items()
+    )
 
 
 def damage(run: Path) -> None:
@@ -165,6 +187,18 @@ def test_text_by_another_tokenizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"^start\.run=.*another tokenizer than this text\. Prepare"):
         train(config, tmp_path / "second", CPU)
     assert not (tmp_path / "second").exists()
+
+
+@pytest.mark.parametrize("given", [["--start.run", "second"], ["--start.run=second"]])
+def test_a_run_that_was_started_can_be_started_from(
+    given: list[str], taught: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    finished(started_from(taught), tmp_path / "second")
+    assert main(["train", "--from", "second/config.json", *given, "--run", "third", "--device", "cpu"]) == 0
+    assert read_config(tmp_path / "third" / "config.json").start == StartConfig(
+        "second", weights_of(tmp_path / "second")
+    )
 
 
 def test_a_config_that_names_no_sha_256_is_refused() -> None:

@@ -14,7 +14,7 @@ from loopt.commands.parsing import choose, first_line, parse_options, path_named
 from loopt.errors import InputError
 from loopt.limits import require_affordable
 from loopt.report.screen import printable
-from loopt.runs import TrainConfig, read_config
+from loopt.runs import StartConfig, TrainConfig, read_config
 from loopt.runs.codec import differences
 from loopt.runs.optimizers import OPTIMIZERS, with_optimizer
 from loopt.source import Source
@@ -47,13 +47,15 @@ first, with a tokenizer of {words} words trained on them.
 """
 
 
-FIRST = ("model.plan", "model.d-model", "optim.lr", "steps", "batch-size", "seed", "device", "time-limit")
+FIRST = ("model.plan", "optim.lr", "steps", "batch-size", "seed", "start.run", "device", "time-limit")
 """Options that people change, of any preset."""
 FOR_TEXT = ("micro-batch", "parallel")
 """Options of a session that only language models have a use for."""
 
-FILLED_IN = ("fingerprint", "end-of-document", "start.weights")
-"""Settings that a run finds out for itself; those of text are no others' either."""
+FILLED_IN = ("start.weights",)
+"""Settings that a run finds out for itself,"""
+FILLED_IN_OF_TEXT = ("fingerprint", "end-of-document")
+"""and those of text."""
 
 
 @dataclass(frozen=True)
@@ -114,11 +116,11 @@ def _parse(prog: str, default: Options, arguments: list[str]) -> Options:
     if optimizer is not None:
         config = default.config
         default = replace(default, config=replace(config, optim=with_optimizer(config.optim, optimizer)))
-    if of_text and _take_option(arguments, "--start.run")[0] is not None:
-        default = replace(default, config=_with_any_text(default.config))
+    if _take_option(arguments, "--start.run")[0] is not None:
+        default = replace(default, config=_to_be_started(default.config))
     default = replace(default, config=_with_shorter_warmup(default.config, arguments))
     first = ("run", "data", *FIRST) if of_text else ("run", *_own_settings(default.config.source), *FIRST)
-    without = FILLED_IN if of_text else (*FILLED_IN, *FOR_TEXT)
+    without = (*FILLED_IN, *(FILLED_IN_OF_TEXT if of_text else FOR_TEXT))
     return parse_options(Options, arguments, prog, first, without, default=default, description=description)
 
 
@@ -130,11 +132,13 @@ def _own_settings(task: Source) -> list[str]:
     return [field.name.replace("_", "-") for field in fields(task) if field.name not in shared]  # type: ignore[arg-type]
 
 
-def _with_any_text(config: TrainConfig) -> TrainConfig:
-    """Returns the config without what ties it to the text that it was trained on: who starts from another run's weights
-    goes on with text of their own."""
-    assert isinstance(config.source, Text)
-    return replace(config, source=replace(config.source, fingerprint="", end_of_document=""))
+def _to_be_started(config: TrainConfig) -> TrainConfig:
+    """Returns the config without what it says of the weights it was started from and of the text it was trained on: who
+    names a run to start from takes its best weights, and goes on with text of their own."""
+    source = config.source
+    if isinstance(source, Text):
+        source = replace(source, fingerprint="", end_of_document="")
+    return replace(config, source=source, start=StartConfig())
 
 
 def _with_shorter_warmup(config: TrainConfig, arguments: list[str]) -> TrainConfig:

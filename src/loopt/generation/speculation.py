@@ -52,9 +52,10 @@ class DraftedTurns(Turns):
 
     @torch.inference_mode()
     def next(self) -> None:
-        for number, stage in enumerate(self._draft):
-            stage(partial(self._run_draft, number))
-        self._verify(self._run_verify)
+        with self.decoder.on_stream():
+            for number, stage in enumerate(self._draft):
+                stage(partial(self._run_draft, number))
+            self._verify(self._run_verify)
 
     # What follows can be captured: it reads and writes tensors that stay where they are, and never waits.
 

@@ -52,7 +52,7 @@ group_growing = Experiment(
     variants=("",),
     columns_of=_columns_of,
     configure=_configure,
-    small={f"n={n}": f"{SMALL['a5'][0]}, n={n}" for n in LENGTHS},
+    small={f"n={n}": f"{SMALL['s5'][0]}, n={n}" for n in LENGTHS},
     in_words={f"n={n}": f"S5, n = {n} elements" for n in LENGTHS}
-    | {f"{SMALL['a5'][0]}, n={n}": f"{SMALL['a5'][0]}, n = {n} elements" for n in LENGTHS},
+    | {f"{SMALL['s5'][0]}, n={n}": f"{SMALL['s5'][0]}, n = {n} elements" for n in LENGTHS},
 )

@@ -118,7 +118,8 @@ class TrainConfig:
             require(not self.stacking.active, "stacking.block", self.stacking.block, "0 with loop_counts")
             between = self.model.loop_norm == "own" or self.model.injection == "matrix" or self.model.has_exit_gate
             allowed = "2 or more with loop_norm=own, injection=matrix or exit_gate, which learn nothing from one loop"
-            require(self.loop_counts.low >= 2 or not between, "loop_counts.low", self.loop_counts.low, allowed)
+            one_loop = self.loop_counts.low < 2 and not self.loop_counts.problems_only
+            require(not (one_loop and between), "loop_counts.low", self.loop_counts.low, allowed)
         require(0 <= self.seed < 2**63, "seed", self.seed, "0 to 2^63 - 1")
         warmup = self.optim.warmup_steps
         require(warmup <= self.steps, "optim.warmup_steps", warmup, f"at most steps={self.steps}")

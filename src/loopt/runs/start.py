@@ -1,11 +1,13 @@
 """Starting from the weights of another run, with a new optimizer and a schedule of its own.
 
 The weights are named by their SHA-256, which is part of the config: two runs that start from different weights are
-different runs, wherever the weights lie. A run that has a checkpoint of its own no longer needs them.
+different runs, wherever the weights lie. A run's first checkpoint, of step 0, has them; from then on it does not need
+the other run.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,39 +24,61 @@ from loopt.runs.run import Run, read_config
 
 def with_weights_named(config: TrainConfig, directory: Path) -> TrainConfig:
     """Returns the config of a run in ``directory`` with the SHA-256 of the weights that it starts from filled in: those
-    it started from already, or the best ones that the other run has now. Raises a RunError where these do not fit."""
-    start = config.start
-    if start.weights or not start.run:
+    it has begun with, or the best ones that the other run has now. Raises a RunError where these do not fit."""
+    start, path = config.start, directory / "config.json"
+    if not start.active:
         return config
-    if (directory / "config.json").exists():
-        before = read_config(directory / "config.json").start
-        if before.run == start.run:
-            return replace(config, start=before)
-    try:
-        other = Run.load(start.run)
-        step = other.find("best").step
-    except InputError as error:
-        raise RunError(f"start.run={start.run}: {error}") from None
-    _check_sizes(config, other, step)
+    if path.exists():
+        begun = read_config(path).start
+        if not start.weights and begun.run and Path(begun.run).resolve() == Path(start.run).resolve():
+            start = replace(start, weights=begun.weights)
+        if start.weights:
+            return replace(config, start=start)
+    other, step = _find(start)
     _check_tokenizer(config, other)
+    _check_sizes(config, other, step)
     return replace(config, start=replace(start, weights=_sha256(other, step)))
 
 
 def load_start(start: StartConfig, model: torch.nn.Module) -> None:
     """Loads the weights that a run starts from into its model, which may be sharded."""
-    other = Run.load(start.run)
-    for step in checkpoint.steps_in(other.checkpoints):
-        if _sha256(other, step) == start.weights:
-            checkpoint.load_weights(other.checkpoints, other.find(step).step, model)
-            return
+    other, step = _find(start)
+    checkpoint.load_weights(other.checkpoints, step, model)
+
+
+def _find(start: StartConfig) -> tuple[Run, int]:
+    """Returns the other run, and its checkpoint with the weights that are named, or the best one where none are."""
+    if not start.run:
+        raise RunError(f"start.run: which run has the weights with SHA-256 {start.weights[:16]}…? Give its directory")
+    try:
+        other = Run.load(start.run)
+        if not start.weights:
+            return other, other.find("best").step
+        for step in checkpoint.steps_in(other.checkpoints):
+            with suppress(CheckpointError):  # of a step that is damaged, or was deleted meanwhile
+                if _sha256(other, step) == start.weights:
+                    return other, other.find(step).step
+    except InputError as error:
+        raise RunError(f"start.run={start.run}: {error}") from None
     raise RunError(
-        f"start.run={start.run}: it no longer has the weights that this run was to start from (SHA-256 "
-        f"{start.weights[:16]}…); start from those that it has now in another directory"
+        f"start.run={start.run}: it does not have, or no longer has, the weights that the config names (SHA-256 "
+        f"{start.weights[:16]}…); --start.run {start.run} with another --run starts from those that it has now"
     )
 
 
 def _sha256(run: Run, step: int) -> str:
     return checkpoint.read_state(run.checkpoints / checkpoint.name_of(step)).files[WEIGHTS].sha256
+
+
+def _check_tokenizer(config: TrainConfig, other: Run) -> None:
+    """Raises a RunError where both train on text, by tokenizers that differ: a token would mean something else."""
+    for name, text in config.source.run_files().items():
+        theirs = other.directory / name
+        if theirs.exists() and theirs.read_bytes() != text.encode():
+            raise RunError(
+                f"start.run={config.start.run}: it has another tokenizer than this text. Prepare the text with it: "
+                f"loopt data prepare --source TEXTS --tokenizer {theirs} --out DIRECTORY, then give --data DIRECTORY"
+            )
 
 
 def _check_sizes(config: TrainConfig, other: Run, step: int) -> None:
@@ -71,15 +95,4 @@ def _check_sizes(config: TrainConfig, other: Run, step: int) -> None:
             raise CheckpointError(
                 f"start.run={config.start.run}: {name} is {theirs} there, and {ours} in this run's model; allowed is "
                 f"a run whose model has the same layers (its config: loopt train --from {other.directory}/config.json)"
-            )
-
-
-def _check_tokenizer(config: TrainConfig, other: Run) -> None:
-    """Raises a RunError where both train on text, by tokenizers that differ: a token would mean something else."""
-    for name, text in config.source.run_files().items():
-        theirs = other.directory / name
-        if theirs.exists() and theirs.read_text(encoding="utf-8") != text:
-            raise RunError(
-                f"start.run={config.start.run}: it has another tokenizer than this text. Prepare the text with it: "
-                f"loopt data prepare --source TEXTS --tokenizer {theirs} --out DIRECTORY, then give --data DIRECTORY"
             )

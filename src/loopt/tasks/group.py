@@ -50,8 +50,9 @@ class GroupComposition(Task):
     test_lengths: tuple[int, ...] = ()
     """The numbers of elements, up to n, that a trained model is scored on, one by one; none given: n."""
     loops_for_n: int | None = None
-    """The loops from which on training words have n elements; with each loop fewer they have half as many, as a loop of
-    the theorem's model doubles what it has multiplied. Unless given, all have n."""
+    """Where loop_counts chooses the loops of a step: those from which on training words have n elements. With each loop
+    fewer they have half as many, as a loop of the theorem's model doubles what it has multiplied. Unless given, all
+    have n."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -130,10 +130,14 @@ class Learner(ABC):
         counts = self.config.loop_counts
         return counts.count_at(step, self.config.seed) if counts.active else None
 
-    def report(self) -> StepReport:
-        """Waits for the last step and returns how it went; NonFiniteError where one since the last report failed."""
+    def synchronize(self) -> None:
+        """Waits until all steps that were started are over."""
         if self.stream is not None:
             self.stream.synchronize()
+
+    def report(self) -> StepReport:
+        """Waits for the last step and returns how it went; NonFiniteError where one since the last report failed."""
+        self.synchronize()
         failed_at = int(self.failed_at)
         loss, grad_norm, lr = self.figures.tolist()
         if failed_at >= 0:

@@ -151,13 +151,10 @@ def _check_loops(config: TrainConfig, task: Task) -> None:
     if counts.active:
         task.for_loops(counts.high)
     if counts.problems_only:
-        allowed = (
-            "off for a task whose problems do not go by the loops"
-            if task.loops is None
-            else (f"off for {task.name}, whose problems ask for a number of loops")
-        )
-        fits = task.loops is None and _sized_by_loops(counts, task)
-        require(fits, "loop_counts.problems_only", True, allowed)
+        asks = f"off for {task.name}, whose problems ask for a number of loops"
+        require(task.loops is None, "loop_counts.problems_only", True, asks)
+        sized = _sized_by_loops(counts, task)
+        require(sized, "loop_counts.problems_only", True, "off for a task whose problems do not go by the loops")
 
 
 def _sized_by_loops(counts: LoopCounts, task: Task) -> bool:

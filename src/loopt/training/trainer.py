@@ -185,6 +185,8 @@ class Trainer:
         """Trains to the end, a time limit or a signal, and yields after every step."""
         try:
             self._tell(Callback.begun)
+            if self.config.start.active and self.step == 0:
+                self._save()  # the other run may change or go from now on
             while self.step < self.config.steps and not self._solved():
                 self._tell(Callback.stepping)
                 self.learner.train_step()
@@ -284,7 +286,8 @@ class Trainer:
         self._logged_seconds += self._seconds - began  # what evaluating took is not training's
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Returns weights and optimizer state by name, each tensor in full."""
+        """Returns weights and optimizer state by name, each tensor in full, after all steps that were started."""
+        self.learner.synchronize()
         model, optimizers = self.learner.model, self.learner.optimizers
         weights = {name: full_tensor(tensor) for name, tensor in model.state_dict().items()}
         optimizer = {name: full_tensor(tensor) for name, tensor in optimizer_tensors(model, optimizers).items()}
