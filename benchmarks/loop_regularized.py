@@ -19,11 +19,10 @@ from tempfile import TemporaryDirectory
 from loopt.model import Layer, LoopedTransformer
 from loopt.plan import LoopPlan
 from loopt.reproduce.language_scores import looped_copy
-from loopt.runs import Run, TrainConfig
+from loopt.runs import Run, StartConfig, TrainConfig
 from loopt.runs.config import RegularizerConfig
 from loopt.scoring import exact_match
 from loopt.similarity import layer_groups
-from loopt.theory.saved import save_as_run
 from loopt.training import Session, presets, train
 
 LOOPED = presets.phop_cpu()
@@ -48,10 +47,7 @@ def accuracy(config: TrainConfig, model: LoopedTransformer) -> float:
     return 100 * exact_match(model, config.source, "test", config.test_examples).accuracy  # type: ignore[arg-type]
 
 
-def trained(config: TrainConfig, directory: Path, start: LoopedTransformer | None = None) -> LoopedTransformer:
-    config = config.resolved()
-    if start is not None:
-        save_as_run(start, config, directory)
+def trained(config: TrainConfig, directory: Path) -> LoopedTransformer:
     train(config, directory, QUIET)
     return Run.load(directory).load_model("best")
 
@@ -70,9 +66,11 @@ def main() -> None:
             control = accuracy(LOOPED, trained(short, Path(folder) / "control"))
             for number, pull in enumerate(SETTINGS):
                 config = replace(DEEP, seed=seed, regularizer=pull)
-                deep = trained(config, Path(folder) / f"deep-{number}")
+                deep_run = Path(folder) / f"deep-{number}"
+                deep = trained(config, deep_run)
                 looped = looped_copy(deep, 1)
-                healed = trained(short, Path(folder) / f"healed-{number}", start=looped)
+                from_mean = replace(short, start=StartConfig(str(deep_run)))
+                healed = trained(from_mean, Path(folder) / f"healed-{number}")
                 least, largest = likeness(deep)
                 figures = [f"{accuracy(LOOPED, model):.1f}" for model in (deep, looped, healed)]
                 cells = [str(seed), figures[0], f"{least:.3f}", f"{largest:.2f}", *figures[1:], f"{control:.1f}"]

@@ -59,6 +59,28 @@ def test_training_begins_with_the_best_weights_of_the_other_run(plan: str, taugh
     assert all(torch.equal(first.weights[name], best[name]) for name in best)
 
 
+def with_plan(config: TrainConfig, plan: str) -> TrainConfig:
+    return replace(config, model=replace(config.model, plan=LoopPlan.parse(plan)))
+
+
+def test_a_looped_model_starts_from_the_mean_of_the_layers_it_stands_for(tmp_path: Path) -> None:
+    train(with_plan(TINY, "4x1"), tmp_path / "deep", CPU)
+    first = FirstWeights()
+    train(with_plan(started_from(tmp_path / "deep"), "2x2"), tmp_path / "run", CPU, callbacks=[first])
+    deep = Run.load(tmp_path / "deep").load_model("best").state_dict()
+    for name, weights in first.weights.items():
+        layers = [name.replace(f"layers.{i}", f"layers.{i + 2}") for i in range(2) if f"layers.{i}." in name]
+        expected = (deep[name] + deep[layers[0]]) / 2 if layers else deep[name]
+        assert torch.allclose(weights, expected, atol=1e-7), name
+
+
+@pytest.mark.parametrize("plan", ["3x1", "1x3", "1x(1,3)"])
+def test_other_plans_are_not_averaged(plan: str, tmp_path: Path) -> None:
+    train(with_plan(TINY, "4x1"), tmp_path / "deep", CPU)
+    with pytest.raises(RunError, match=r"^start\.run=.* there, and missing in this run's model"):
+        train(with_plan(started_from(tmp_path / "deep"), plan), tmp_path / "run", CPU)
+
+
 def test_the_config_names_the_weights(taught: Path, tmp_path: Path) -> None:
     run = finished(started_from(taught, steps=6), tmp_path / "run")
     assert read_config(run / "config.json").start == StartConfig(str(taught), weights_of(taught))

@@ -17,6 +17,7 @@ from loopt.report.screen import printable
 from loopt.runs import StartConfig, TrainConfig, read_config
 from loopt.runs.codec import differences
 from loopt.runs.optimizers import OPTIMIZERS, with_optimizer
+from loopt.runs.start import looped_block
 from loopt.source import Source
 from loopt.tasks import AfterStart, Task, origin_of
 from loopt.text.source import VOCABULARY, Text
@@ -199,9 +200,11 @@ class _Announcement(Callback):
 def _start(config: TrainConfig) -> str:
     """Returns in words what a run starts from, and where its model differs from that run's."""
     other = read_config(Path(config.start.run) / "config.json")
+    block = looped_block(other.model.plan, config.model.plan)
+    blocks = f"the mean of the {other.model.plan.depth // block} blocks in " if block else ""
     changed = {name: values for name, values in differences(other, config).items() if name.startswith("model.")}
     but = ", ".join(f"{name} {before} there and {now} here" for name, (before, now) in changed.items())
-    return f"starts from the best weights of {printable(config.start.run)}" + (f"; {but}" if but else "")
+    return f"starts from {blocks}the best weights of {printable(config.start.run)}" + (f"; {but}" if but else "")
 
 
 def _figure(result: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ from loopt.evaluation.scores import Figure, MeanScore, TaskScore, mean, score, s
 from loopt.model import LoopedTransformer
 from loopt.plan import Block, LoopPlan
 from loopt.runs import Run
+from loopt.runs.start import looped_block, mean_of_blocks
 from loopt.scoring import perplexity
 from loopt.scoring.perplexity import text_fit
 from loopt.source import Split
@@ -147,19 +148,11 @@ def looped_copy(model: LoopedTransformer, block: int) -> LoopedTransformer:
     """Returns a model of as many loops as the given one has blocks of so many layers; a layer has the mean weights of
     those in its place."""
     depth = model.config.plan.depth
-    if model.config.plan != LoopPlan((Block(depth, 1),)) or depth % block:
+    plan = LoopPlan((Block(block, depth // block),))
+    if looped_block(model.config.plan, plan) is None:
         raise InputError(f"plan {model.config.plan}: allowed are layers that run once, a multiple of {block}")
-    looped = LoopedTransformer(replace(model.config, plan=LoopPlan((Block(block, depth // block),))))
-    weights = model.state_dict()
-
-    def mean_of(name: str) -> torch.Tensor:
-        place = re.fullmatch(r"loop\.layers\.(\d+)\.(.+)", name)
-        if place is None:
-            return weights[name]
-        first, rest = int(place[1]), place[2]
-        return torch.stack([weights[f"loop.layers.{layer}.{rest}"] for layer in range(first, depth, block)]).mean(0)
-
-    looped.load_state_dict({name: mean_of(name) for name in looped.state_dict()})
+    looped = LoopedTransformer(replace(model.config, plan=plan))
+    looped.load_state_dict(mean_of_blocks(model.state_dict(), block))
     return looped
 
 

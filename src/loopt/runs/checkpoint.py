@@ -171,8 +171,11 @@ def read_state(path: Path) -> StateFile:
 
 def load_weights(directory: Path, step: int, model: torch.nn.Module) -> None:
     """Loads a checkpoint's weights into ``model``, which must have exactly these."""
-    path = directory / name_of(step) / WEIGHTS
-    put_weights(model, _load(path), str(path))
+    put_weights(model, read_weights(directory, step), str(directory / name_of(step) / WEIGHTS))
+
+
+def read_weights(directory: Path, step: int) -> dict[str, Tensor]:
+    return _load(directory / name_of(step) / WEIGHTS)
 
 
 @torch.no_grad()

@@ -55,7 +55,7 @@ class StartConfig:
 
     run: str = field(default="", metadata=PLACE)
     """Directory of the run whose best checkpoint has the weights to start from; random weights unless given. Its model
-    has the same layers, and may loop them another number of times."""
+    has the same layers, and may loop them another number of times; or kL layers, and (k⊗L) starts from their mean."""
     weights: str = ""
     """SHA-256 of the file of these weights, filled in when the run starts."""
 

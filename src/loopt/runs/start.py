@@ -3,19 +3,26 @@
 The weights are named by their SHA-256, which is part of the config: two runs that start from different weights are
 different runs, wherever the weights lie. A run's first checkpoint, of step 0, has them; from then on it does not need
 the other run.
+
+A looped model (k⊗L) can start from one of kL layers, too: each of its layers gets the mean of those L that it stands
+for. That is worth something where a regularizer has made them alike.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
+from torch import Tensor
 
 from loopt.errors import InputError, RunError
 from loopt.model import LoopedTransformer
+from loopt.plan import Block, LoopPlan
 from loopt.runs import checkpoint
 from loopt.runs.checkpoint import WEIGHTS, CheckpointError
 from loopt.runs.config import StartConfig, TrainConfig
@@ -40,10 +47,31 @@ def with_weights_named(config: TrainConfig, directory: Path) -> TrainConfig:
     return replace(config, start=replace(start, weights=_sha256(other, step)))
 
 
-def load_start(start: StartConfig, model: torch.nn.Module) -> None:
+def load_start(config: TrainConfig, model: torch.nn.Module) -> None:
     """Loads the weights that a run starts from into its model, which may be sharded."""
-    other, step = _find(start)
-    checkpoint.load_weights(other.checkpoints, step, model)
+    other, step = _find(config.start)
+    weights = checkpoint.read_weights(other.checkpoints, step)
+    block = looped_block(other.config.plan_of_checkpoint(step), config.plan_of_checkpoint(0))
+    where = str(other.checkpoints / checkpoint.name_of(step))
+    checkpoint.put_weights(model, mean_of_blocks(weights, block) if block else weights, where)
+
+
+def looped_block(deep: LoopPlan, looped: LoopPlan) -> int | None:
+    """Returns k where the plans are (kL⊗1) and (k⊗L), L of 2 or more, and None for any others."""
+    if len(looped.blocks) != 1 or looped.blocks[0].loops == 1 or deep != LoopPlan((Block(looped.depth, 1),)):
+        return None
+    return looped.blocks[0].layers
+
+
+def mean_of_blocks(weights: Mapping[str, Tensor], block: int) -> dict[str, Tensor]:
+    """Returns the weights of a model that has one block of so many layers in place of several: each layer has the mean
+    of those in its place."""
+    places = {name: re.fullmatch(r"loop\.layers\.(\d+)\.(.+)", name) for name in weights}
+    found: dict[str, list[Tensor]] = {}
+    for name, place in places.items():
+        mean = f"loop.layers.{int(place[1]) % block}.{place[2]}" if place else name
+        found.setdefault(mean, []).append(weights[name])
+    return {name: torch.stack(tensors).mean(0) if len(tensors) > 1 else tensors[0] for name, tensors in found.items()}
 
 
 def _find(start: StartConfig) -> tuple[Run, int]:
@@ -89,6 +117,9 @@ def _check_sizes(config: TrainConfig, other: Run, step: int) -> None:
     path = other.checkpoints / checkpoint.name_of(step) / WEIGHTS
     with safe_open(path, framework="pt") as file:
         found = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    if block := looped_block(other.config.plan_of_checkpoint(step), config.plan_of_checkpoint(0)):
+        shapes = {name: torch.empty(shape, device="meta") for name, shape in found.items()}
+        found = {name: list(mean.shape) for name, mean in mean_of_blocks(shapes, block).items()}
     for name in sorted(wanted.keys() | found.keys()):
         ours, theirs = (sizes.get(name, "missing") for sizes in (wanted, found))
         if ours != theirs:

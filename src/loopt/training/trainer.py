@@ -141,7 +141,7 @@ class Trainer:
         else:
             self._build(self.config.plan_of_checkpoint(0), steps_done=0)
             if self.config.start.active:
-                load_start(self.config.start, self.learner.model)
+                load_start(self.config, self.learner.model)
                 self.learner.wait_for_writes()
         self._logged_at, self._logged_seconds = self.step, self._seconds
         self._callbacks = [*callbacks, *([GradualStacking()] if self.config.stacking.active else [])]
