@@ -28,7 +28,7 @@ DEPTHS = (1, 2, 3, 6, 9, 12)
 ALONG_TRAINING = ("24x1", "4x1", "4x6", "12x1", "12x2", "8x1", "8x3", "24x1-k4-w10")
 """The rows of the isoplots, Figures 2 and 7."""
 
-METRICS = (*HEADLINE, "token_accuracy", *CLOSED_BOOK, *OPEN_BOOK, *MATH, *PRIMITIVES)
+METRICS = (*HEADLINE, "validation_perplexity", "token_accuracy", *CLOSED_BOOK, *OPEN_BOOK, *MATH, *PRIMITIVES)
 
 
 def _row(plan: str, block: int = 0, weight: float = 0.0, kind: RegularizerKind = "cosine", recipe: str = "") -> Row:
@@ -55,7 +55,8 @@ def _experiment(name: str, title: str, rows: list[Row], data: str, data_dir: Pat
 
 
 def _all_metrics() -> list[str]:
-    tasks = [metric for metric in METRICS if metric not in ("perplexity", "token_accuracy")]
+    of_text = ("perplexity", "validation_perplexity", "token_accuracy")
+    tasks = [metric for metric in METRICS if metric not in of_text]
     by_likelihood = [f"{metric}/bits_per_byte" for metric in tasks]
     return [*METRICS, *by_likelihood, *(f"{name}/choice" for name in ("primitives", *PRIMITIVES))]
 

@@ -20,6 +20,7 @@ from loopt.reproduce.table import RowResults, TableResults, notes_on_runs
 BITS = "/bits_per_byte"
 NOISE = {"perplexity": 2, "primitives": 1}
 """What the note on noise tells, with so many digits."""
+PERPLEXITIES = ("perplexity", "validation_perplexity")
 CHOICE = "/choice"
 DETAILS = ("seeds", "parameters", "FLOPs", "steps", "seconds")
 HEADINGS = {
@@ -42,11 +43,11 @@ class Column:
 
     @property
     def is_percent(self) -> bool:
-        return not (self.metric == "perplexity" or self.metric.endswith(BITS))
+        return not (self.metric in PERPLEXITIES or self.metric.endswith(BITS))
 
     @property
     def digits(self) -> int:
-        return 1 if self.is_percent else 2 if self.metric == "perplexity" else 3
+        return 1 if self.is_percent else 2 if self.metric in PERPLEXITIES else 3
 
     @property
     def in_words(self) -> str:
@@ -69,6 +70,7 @@ VIEWS = {
     "table": tuple(Column(metric, HEADINGS[metric]) for metric in ("perplexity", "token_accuracy", *HEADLINE[1:])),
     "likelihood": (
         Column("perplexity", "perplexity"),
+        Column("validation_perplexity", "of validation"),
         *(Column(f"{group}{BITS}", f"{HEADINGS[group]}, bits a byte") for group in HEADLINE[1:]),
         Column(f"primitives{CHOICE}", "primitives, choice"),
     ),
