@@ -205,6 +205,7 @@ def test_rows_are_trained_measured_and_compared(tmp_path: Path) -> None:
     parts = json.loads((folders.run_of(second) / "measured.json").read_text())["parts"]
     assert [name.partition(",")[0] for name in parts] == ["best: text", "best: triviaqa", "best: tydiqa_nocontext"]
     assert run_locally(jobs, folders, CPU, said.append) == (None, [])
+    earlier = sum(part["seconds"] for part in parts.values())
 
     base, looped = first.read_result(folders.results), second.read_result(folders.results)
     assert base is not None
@@ -218,6 +219,7 @@ def test_rows_are_trained_measured_and_compared(tmp_path: Path) -> None:
     assert {*TASKS, *(f"{task}/bits_per_byte" for task in TASKS), "all_tasks", "token_accuracy"} <= set(base["metrics"])
     assert list(looped["by_loops"]) == ["1", "2", "3"]  # its own among them
     assert "by_loops" not in base
+    assert looped["measuring_seconds"] > earlier > 0
     assert set(looped["by_checkpoint"]) == {"0.5", "1.0"}
     assert looped["by_checkpoint"]["1.0"]["log_perplexity"] <= looped["by_checkpoint"]["0.5"]["log_perplexity"]
     assert [len(matrix) for matrix in looped["cosines"].values()] == [4] * 7

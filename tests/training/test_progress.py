@@ -14,7 +14,7 @@ from rich.console import Console
 
 import tiny_runs
 from loopt.training import Session, progress, train
-from loopt.training.progress import Display, duration
+from loopt.training.progress import Display, ProgressLine, duration
 
 Captured = pytest.CaptureFixture[str]
 
@@ -27,6 +27,21 @@ def test_a_log_file_gets_a_line_for_every_log_and_evaluation(tmp_path: Path, cap
     found = [re.fullmatch(r"mine: step (\d+) of 24, validation accuracy [\d.]+%, \d+ s left", line) for line in lines]
     assert [int(one[1]) for one in found if one] == [6, 12, 18, 24]
     assert len(lines) == 12 + 4
+
+
+def test_a_log_file_is_told_what_is_measured_but_not_every_part(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    def said() -> list[str]:
+        with Display() as display:
+            line = ProgressLine(display, "mine")
+            for part in ("text", "squad", "drop"):
+                line.measured(f"best: {part}", 24)
+        return capsys.readouterr().err.splitlines()
+
+    assert said() == ["mine: measured best: text"]
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN", 0)
+    assert said() == [f"mine: measured best: {part}" for part in ("text", "squad", "drop")]
 
 
 def test_who_wants_no_progress_gets_none(tmp_path: Path, capsys: Captured) -> None:

@@ -200,6 +200,13 @@ def _in_one_line(box: str, listed: OptionList) -> str:
     if unknown:
         meant = did_you_mean(unknown[1], listed.names)
         return " ".join(f"unrecognized option {unknown[1]}; {meant} `{listed.prog} --help-all` lists them all".split())
+    choice = re.match(r"invalid choice (.+) for argument '(.+?)'\. Expected one of \((.+)\)", message)
+    if choice:
+        value, option, allowed = choice.groups()
+        return f"{option}: {value}: allowed is " + allowed.replace("'", "").replace(", ", " | ")
+    missing = re.match(r"Missing value for argument '(.+?)'", message)
+    if missing:
+        return f"{missing[1]}: which? Give a value after it"
     return re.sub(r"^Error parsing (?!--)\S+: ", "", message).removeprefix("Error parsing ")
 
 

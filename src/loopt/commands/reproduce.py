@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -127,6 +128,8 @@ def main(arguments: list[str]) -> int:
     chosen = choose(arguments, USAGE, "experiment", ["quick", *EXPERIMENTS, *LANGUAGE, "status", "table"])
     if chosen is None:
         return 0
+    if any(word == "--rows" and after.startswith("--") for word, after in pairwise([*arguments, "--"])):
+        raise InputError("--rows: which? Give one or more after it, such as 6x1")  # and not all of them, for hours
     match chosen:
         case "quick", rest:
             return _quick(

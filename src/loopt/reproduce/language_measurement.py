@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import shutil
+import time
 from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -83,6 +84,7 @@ class LanguageMeasurement(Measurement):
             for fraction, step in kept.items():
                 found = yield from measured(f"step {step}", Measured(run, device, step))
                 fields["by_checkpoint"][str(fraction)] = found
+        fields["measuring_seconds"] = store.seconds
         return fields
 
     def questions(self, setting: Setting) -> Questions:
@@ -157,6 +159,8 @@ class LanguageMeasurement(Measurement):
                 yield name
         if not _are_numbers(found.get("as_looped", {})):
             yield "as_looped"
+        if not is_number(found.get("measuring_seconds", 0.0), 0):
+            yield "measuring_seconds"
         for name in ("by_loops", "by_checkpoint"):
             if not (isinstance(by := found.get(name, {}), dict) and all(map(_are_numbers, by.values()))):
                 yield name
@@ -194,11 +198,17 @@ class _Store:
         for name, measure in parts.items():
             key = f"{what}: {name}"
             if key not in self._parts:
-                self._parts[key] = measure()
+                began = time.monotonic()
+                self._parts[key] = {**measure(), "seconds": round(time.monotonic() - began, 3)}
                 with explain_os_errors(f"write {self.path}"):
                     write_atomically(self.path, json.dumps({"of": self._key, "parts": self._parts}))
                 yield key
         return {**together([self._parts[f"{what}: {name}"] for name in parts])}
+
+    @property
+    def seconds(self) -> float:
+        """Returns how long all parts took that were measured so far, in earlier sessions, too."""
+        return round(sum(part["seconds"] for part in self._parts.values()), 1)
 
 
 def cosines_of(model: LoopedTransformer) -> dict[str, list[list[float]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -100,6 +101,10 @@ class _TimeColumn(ProgressColumn):
         return Text(f"{duration(task.time_remaining)} left" if task.time_remaining is not None else "")
 
 
+SECONDS_BETWEEN = 10
+"""At least, from one line about measuring to the next."""
+
+
 class ProgressLine(Callback):
     """Shows how far one run is, with its loss, what validation found last, and its speed."""
 
@@ -108,6 +113,7 @@ class ProgressLine(Callback):
         self._figures: dict[str, str] = {}
         self._task = TaskID(-1)
         self._first_step, self._began = 0, time.monotonic()
+        self._told_measured = -math.inf
 
     def begun(self, trainer: Trainer) -> None:
         if trainer.best:
@@ -146,6 +152,9 @@ class ProgressLine(Callback):
             self._display.advance(steps, trained=False)
             self._task = self._display.bars.add_task(self._label, total=steps, completed=steps, figures="")
         self._display.bars.update(self._task, figures=self._text())
+        if (now := time.monotonic()) - self._told_measured >= SECONDS_BETWEEN:
+            self._told_measured = now
+            self._display.say(f"{self._label}: measured {what}")
 
     def _say(self, trainer: Trainer, *figures: str) -> None:
         """Prints a line for those who read a log: the step, figures, and the time that is left."""
