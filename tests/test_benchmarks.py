@@ -29,6 +29,7 @@ from loopt.tasks import IGSM
 from loopt.tasks.igsm import Law
 from loopt.tasks.igsm_text import worked_out, written
 from loopt.training import presets
+from tiny_text_runs import text_directory
 
 HOME = Path(__file__).parents[1]
 
@@ -254,3 +255,25 @@ def test_a_row_of_full_scale_is_what_its_preset_trains() -> None:
     for job in jobs_of(language_experiments("data/language")["language"], "paper", seeds=1):
         config = presets.lm_1b("data/language")
         assert job.config == replace(config, model=replace(config.model, plan=job.row.plan))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["task", "text"])
+def test_models_are_regularized_looped_and_trained_on(kind: str, tmp_path: Path) -> None:
+    loop_regularized = load_benchmark("loop_regularized")
+    of_text = kind == "text"
+    found = loop_regularized.of_text(str(text_directory()), 100) if of_text else loop_regularized.of_a_task()
+    small: dict[str, Any] = {"steps": 5, "eval_every": 5, "eval_examples": 4, "test_examples": 16, "batch_size": 2}
+    deep, looped = (
+        replace(config, **small, optim=replace(config.optim, warmup_steps=1)) for config in (found.deep, found.looped)
+    )
+    rows = list(loop_regularized.compared(replace(found, deep=deep, looped=looped), 0, 2, tmp_path))
+    assert [row[0] for row in rows] == [
+        "none",
+        *(f"{kind}, {weight:g}" for kind in ("cosine", "l2") for weight in found.weights),
+        "random weights: 2 steps",
+        "random weights, to the end: 5 steps",
+    ]
+    assert {len(row) for row in rows} == {7}
+    cosines = {row[0]: float(row[3]) for row in rows if row[3]}
+    assert cosines["cosine, 10"] > cosines["none"]
