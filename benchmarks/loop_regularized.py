@@ -53,7 +53,7 @@ def of_a_task() -> Miniature:
 
 
 def of_text(data: str, steps: int) -> Miniature:
-    deep = replace(_with_plan(presets.lm_cpu(data), "8x1"), steps=steps, eval_every=steps // 5)
+    deep = replace(_with_plan(presets.lm_cpu(data), "8x1"), steps=steps, eval_every=max(1, steps // 5))
     return Miniature(_with_plan(deep, "2x4"), deep, (1.0, 10.0))
 
 
@@ -91,7 +91,8 @@ def trained(config: TrainConfig, directory: Path) -> tuple[Run, LoopedTransforme
 def compared(miniature: Miniature, seed: int, heal: int, folder: Path) -> Iterator[list[str]]:
     """Yields a row of the table for each setting."""
     looped, deep = (replace(config, seed=seed) for config in (miniature.looped, miniature.deep))
-    short = replace(looped, steps=heal, eval_every=heal)
+    warmup = min(looped.optim.warmup_steps, heal // 2)
+    short = replace(looped, steps=heal, eval_every=heal, optim=replace(looped.optim, warmup_steps=warmup))
     settings = [RegularizerConfig(miniature.block, weight, kind) for kind in KINDS for weight in miniature.weights]
     for number, pull in enumerate([RegularizerConfig(), *settings]):
         run, model = trained(replace(deep, regularizer=pull), folder / f"deep-{number}")

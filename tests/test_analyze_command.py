@@ -17,8 +17,9 @@ import torch
 
 from command_line import run
 from loopt.analysis.loop_exponent import effective_size
-from loopt.analysis.points import parameters_by_loops
+from loopt.analysis.points import Point, parameters_by_loops, read_point
 from loopt.cli import main
+from loopt.commands.analyze.pairing import paired
 from loopt.evaluation.exchange import Prediction
 from loopt.evaluation.lines import write_lines
 from loopt.evaluation.measure import render_suite
@@ -130,7 +131,9 @@ class TestGap:
                 mean = sum(losses) / len(losses)
                 metrics = {"perplexity": math.exp(mean), "log_perplexity": mean}
                 errors = {"perplexity": 0.1, "log_perplexity": 0.01}
-                files.append(result_file(tmp_path, plan, metrics, standard_errors=errors, text_losses=losses))
+                files.append(
+                    result_file(tmp_path, plan, metrics, standard_errors=errors, text_losses={"perplexity": losses})
+                )
             assert main(["analyze", "gap", *files, "--out", str(tmp_path / name)]) == 0
             found: dict[str, Any] = json.loads((tmp_path / name / "gap.json").read_text())["gaps"]
             return found
@@ -151,6 +154,23 @@ class TestGap:
         low, high = noisy["perplexity"]["interval"]
         assert low < noisy["perplexity"]["percent"] < high
         assert high - low == pytest.approx(200 * reach, rel=0.25)  # as a share of a gap in e to the loss
+
+    def test_sequences_of_other_text_are_not_compared(self, tmp_path: Path) -> None:
+        def measured_on(fingerprint: str, length: int) -> Point:
+            model = replace(TEXT.model, vocab_size=300, max_len=length)
+            config = codec.to_json(replace(TEXT, source=Text(fingerprint=fingerprint), model=model))
+            losses = {"perplexity": [1.0, 2.0, 4.0], "validation_perplexity": [1.0, 3.0]}
+            return read_point(
+                Path(result_file(tmp_path, "2x2", {"perplexity": 9.0}, config=config, text_losses=losses))
+            )
+
+        own = measured_on("a" * 64, 12)
+        files = [tmp_path / "2x2.json"] * 2
+        assert set(paired(files, [own, own])) == {
+            *("perplexity", "log_perplexity", "validation_perplexity", "validation_log_perplexity")
+        }
+        assert not paired(files, [own, measured_on("b" * 64, 12)])
+        assert not paired(files, [own, measured_on("a" * 64, 24)])
 
     def test_the_table_has_metrics_in_words_and_breaks_none(
         self, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch

@@ -289,7 +289,7 @@ def test_train_evaluate_and_train_again_from_the_config(tmp_path: Path, capsys: 
         "--checkpoint 7": "checkpoint=7: allowed is best | last | 8 | 12",
         "--loops 0": "loops must be 1 or more",
         "--loops 2 20000": "at most 10000",
-        "--by-difficulty": "phop has no difficulties to tell apart; allowed is a run of igsm",
+        "--by-difficulty": "this phop has no difficulties to tell apart; allowed is a run of igsm",
     }.items():
         assert run("eval", "first", *options.split()) == 2
         refused = capsys.readouterr()
@@ -308,6 +308,9 @@ def test_train_evaluate_and_train_again_from_the_config(tmp_path: Path, capsys: 
 def test_a_model_is_measured_difficulty_by_difficulty(task: IGSM, unit: str, tmp_path: Path, capsys: Captured) -> None:
     config = replace(tiny_runs.TINY, source=task, steps=6)
     train(config, tmp_path / "first", tiny_runs.CPU)
+    train(replace(config, source=replace(task, query="any")), tmp_path / "any", tiny_runs.CPU)
+    assert run("eval", "any", "--by-difficulty") == 2
+    assert "this igsm has no difficulties to tell apart; allowed is one with query=last" in capsys.readouterr().err
     assert run("eval", "first", "--by-difficulty", "--loops", "1", "2", "--examples", "16") == 0
     shown = capsys.readouterr().out
     assert shown.endswith("┘\n")
@@ -353,7 +356,7 @@ def test_a_language_model_is_trained_on_files_of_text_and_measured(tmp_path: Pat
 
     (tmp_path / "first-data").rename("moved")
     assert run("eval", "first", "--by-difficulty") == 2
-    assert "by-difficulty: text has no difficulties" in capsys.readouterr().err
+    assert "by-difficulty: this text has no difficulties" in capsys.readouterr().err
     assert run("eval", "first") == 2
     assert "data first-data: no index.json there" in capsys.readouterr().err
     assert run("eval", "first", "--data", "moved", "--loops", "1", "2", "4") == 0

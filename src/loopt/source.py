@@ -66,8 +66,9 @@ class Source(ABC):
         """Returns the fewest examples that a training batch can have."""
         return 1
 
-    def prepared(self, run: Path) -> Self:
-        """Returns the source ready to be read; it may write what it needs beside the directory of the run."""
+    def prepared(self, run: Path, codec: Codec | None = None) -> Self:
+        """Returns the source ready to be read; it may write what it needs beside the directory of the run. Text that is
+        not in tokens yet is turned into those of ``codec``, where one is given."""
         return self
 
     def check_length(self, length: int) -> None:  # noqa: B027 (tasks have their own length)

@@ -25,10 +25,11 @@ from loopt import InputError
 from loopt.hf import load_decoder
 from loopt.hf.carried_code import AUTO_MAP, CARRIED
 from loopt.hf.convert import to_transformers
+from loopt.hf.export import export_run
 from loopt.hf.import_run import load_looped
-from loopt.runs import Run
+from loopt.runs import Run, StartConfig
 from loopt.training import Session, train
-from tiny_runs import TINY
+from tiny_runs import CPU, TINY
 from tiny_text_runs import TEXT, text_directory
 
 WITHOUT_LOOPT = """
@@ -117,6 +118,15 @@ def test_the_folder_is_complete(exported: Path) -> None:
     assert "test: perplexity" in card or "test: " in card
     assert str(Path.home()) not in (exported / "loopt_run.json").read_text()
     assert str(text_directory()) not in (exported / "loopt_run.json").read_text()
+
+
+def test_no_place_of_this_machine_is_exported(text_run: Run, tmp_path: Path) -> None:
+    begun_elsewhere = replace(text_run.config, start=StartConfig(str(text_run.directory)))
+    train(begun_elsewhere, tmp_path / "run", CPU)
+    export_run(Run.load(tmp_path / "run"), tmp_path / "folder")
+    config = json.loads((tmp_path / "folder" / "loopt_run.json").read_text())["config"]
+    assert (config["start"]["run"], config["source"]["data"]) == ("", "")
+    assert config["start"]["weights"]
 
 
 @torch.no_grad()

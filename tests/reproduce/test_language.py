@@ -114,6 +114,8 @@ def test_what_goes_beyond_the_paper() -> None:
         factor = {"": 1.0, "half rate": 0.5, "double rate": 2.0}[row.row.recipe]
         own = next(job.config for job in jobs_of(LANGUAGE["language"], "short", 1) if job.row.plan == row.row.plan)
         assert row.config == replace(own, optim=replace(own.optim, lr=factor * own.optim.lr))
+    table = build_language_sheets(LANGUAGE["language-rates"], "short", Path("no results"))["table"]
+    assert [line.name for line in table.lines if line.name.startswith("% gap")] == []  # which takes (4⊗1)
     *_, injection, residual, grown = (job.config for job in jobs_of(LANGUAGE["language-beyond"], "short", 1))
     assert (injection.model.injection, residual.model.residual_scaling) == ("added", True)
     assert (grown.stacking.block, len(grown.stacking.grow_at)) == (4, 5)
@@ -213,9 +215,10 @@ def test_rows_are_trained_measured_and_compared(tmp_path: Path) -> None:
     assert base["tokens"] == looped["tokens"]
     assert base["result"]["data"] == looped["result"]["data"]
     assert base["metrics"]["perplexity"] == pytest.approx(base["result"]["perplexity"], rel=1e-4)
-    of_each = looped["text_losses"]
-    assert looped["metrics"]["log_perplexity"] == pytest.approx(fmean(of_each), rel=1e-5)
-    assert looped["standard_errors"]["log_perplexity"] == pytest.approx(stdev(of_each) / math.sqrt(len(of_each)))
+    for prefix in ("", "validation_"):
+        of_each, log = looped["text_losses"][f"{prefix}perplexity"], f"{prefix}log_perplexity"
+        assert looped["metrics"][log] == pytest.approx(fmean(of_each), rel=1e-5)
+        assert looped["standard_errors"][log] == pytest.approx(stdev(of_each) / math.sqrt(len(of_each)))
     assert {*TASKS, *(f"{task}/bits_per_byte" for task in TASKS), "all_tasks", "token_accuracy"} <= set(base["metrics"])
     assert list(looped["by_loops"]) == ["1", "2", "3"]  # its own among them
     assert "by_loops" not in base
@@ -230,7 +233,7 @@ def test_rows_are_trained_measured_and_compared(tmp_path: Path) -> None:
 
     tables = build_language_sheets(experiment, "cpu", folders.results)
     assert list(tables) == list(VIEWS)
-    assert [line.name for line in tables["table"].lines] == ["Base (4⊗1)", "Loop (4⊗2)", "% gap (4⊗2)"]
+    assert [line.name for line in tables["table"].lines] == ["Base (4⊗1)", "Loop (4⊗2)"]  # and no (8⊗1)
     shown = tables["table"].lines[1].cells[0]
     assert (shown.ours, shown.paper) == (looped["metrics"]["perplexity"], None)
     assert tables["table"].lines[0].cells[0].paper == 10.12
@@ -283,7 +286,7 @@ def damage_is_named(experiment: Experiment, folders: Folders) -> None:
     wrong: dict[str, object] = {"metrics": {"perplexity": "low"}, "tokens": 3, "by_loops": [1], "config": {}}
     for field, value in {
         **wrong,
-        "text_losses": [None],
+        "text_losses": {"perplexity": [None]},
         "curve": None,
         "standard_errors": None,
         "questions": 1,

@@ -78,6 +78,14 @@ def test_a_model_is_measured_on_whole_words_all_along() -> None:
             ).resolved(),
             "loop_counts.problems_only=True: allowed is off for hop_per_loop, whose problems ask for a number of loops",
         ),
+        (
+            replace(WORDS_ALONE, loop_counts=LoopCounts()),
+            "loop_counts.high=0: allowed is 4 or more, with which group trains on the words it is measured on",
+        ),
+        (
+            replace(WORDS_ALONE, source=replace(WORDS, loops_for_n=9)),
+            "loop_counts.high=4: allowed is 9 or more, with which group trains on the words it is measured on",
+        ),
     ],
 )
 def test_problems_that_do_not_go_by_the_loops_are_refused(config: TrainConfig, told: str) -> None:

@@ -19,7 +19,9 @@ from loopt.errors import ConfigError, RunError
 from loopt.runs import AdamWConfig, Run, StartConfig, TrainConfig, read_config
 from loopt.runs.checkpoint import WEIGHTS, name_of, read_state
 from loopt.runs.codec import differences, fingerprint, from_json, to_json
+from loopt.runs.stacking import StackingConfig
 from loopt.text.prepare import Settings, prepare
+from loopt.text.source import Text
 from loopt.training import Callback, train
 from loopt.training.trainer import Trainer
 from tiny_runs import CPU, TINY, Strike, assert_same, finished, snapshot, stopped, tiny
@@ -116,8 +118,29 @@ def test_once_it_has_begun_the_other_run_is_not_needed(taught: Path, tmp_path: P
     unbroken = finished(config, tmp_path / "unbroken")
     Process(config, tmp_path / "run", strike=Strike(signal.SIGKILL, step=1)).wait()
     shutil.rmtree(tmp_path / "taught")
+    again = shutil.copytree(tmp_path / "run", tmp_path / "again")
     otherwise_written = replace(config, start=StartConfig(str(tmp_path / "x" / ".." / "taught")))
     assert_same(finished(otherwise_written, tmp_path / "run"), unbroken)
+    assert main(["train", "--from", str(again / "config.json"), "--device", "cpu"]) == 0
+    assert_same(again, unbroken)
+
+
+@pytest.mark.parametrize(
+    ("plan", "told"),
+    [
+        ("2x2", "starts from the weights of step 6 of "),
+        ("1x2", "starts from the mean of the 2 blocks in the weights of"),
+    ],
+)
+def test_what_a_run_starts_from_is_told(
+    plan: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    growing = replace(with_plan(TINY, "4x1"), stacking=StackingConfig(block=2, grow_at=(18,)))
+    half = stopped(growing, tmp_path / "half", step=6)  # with 2 of the 4 layers
+    train(with_plan(TINY, plan), tmp_path / "begun", CPU)
+    config = tmp_path / "begun" / "config.json"
+    assert main(["train", "--from", str(config), "--start.run", str(half), "--run", str(tmp_path / "run")]) == 0
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -185,6 +208,38 @@ def test_what_cannot_be_started_from_is_told_before_anything_is_written(
     with pytest.raises(RunError, match=message):
         train(started_from(source, **change), tmp_path / "run", CPU)
     assert snapshot(tmp_path) == before
+
+
+def test_weights_that_are_named_and_damaged_are_told_to_be(taught: Path, tmp_path: Path) -> None:
+    source, named = shutil.copytree(taught, tmp_path / "taught"), weights_of(taught)
+    damage(source)
+    with pytest.raises(RunError, match=r"^start\.run=.*weights\.safetensors has changed since it was written"):
+        train(tiny(start=StartConfig(str(source), named)), tmp_path / "run", CPU)
+
+
+def test_text_files_are_prepared_with_the_tokenizer_of_the_weights(tmp_path: Path) -> None:
+    train(tiny_text(), tmp_path / "first", CPU)
+    for number in range(9):
+        (tmp_path / f"text-{number}.txt").write_text(f"It is text number {number}, and another one.\n" * 20)
+    start = StartConfig(str(tmp_path / "first"))
+    config = tiny_text(data=str(tmp_path / "text-*.txt"), start=start)
+    train(config, tmp_path / "second", CPU)
+    tokenizers = [(tmp_path / run / "tokenizer.json").read_text() for run in ("first", "second")]
+    assert tokenizers[0] == tokenizers[1]
+    first, second = (read_config(tmp_path / run / "config.json").source for run in ("first", "second"))
+    assert isinstance(first, Text)
+    assert isinstance(second, Text)
+    assert first.end_of_document == second.end_of_document
+    with pytest.raises(RunError, match=r"^start\.run=.*nowhere"):
+        train(replace(config, start=StartConfig(str(tmp_path / "nowhere"))), tmp_path / "third", CPU)
+    assert not (tmp_path / "third-data").exists()
+
+
+def test_what_changes_no_token_of_a_tokenizer_does_not_matter(tmp_path: Path) -> None:
+    train(tiny_text(), tmp_path / "first", CPU)
+    path = tmp_path / "first" / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"post_processor": {"type": "ByteLevel"}}))
+    train(tiny_text(start=StartConfig(str(tmp_path / "first"))), tmp_path / "second", CPU)
 
 
 def test_a_language_model_goes_on_with_other_text_by_its_own_tokenizer(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 result file.
 
 Of a result file these fields are read: ``plan``, ``seed``, ``config`` (of which follow parameters and tokens),
-``metrics`` (name to number), ``standard_errors`` (the same names) and ``text_losses`` (a list of numbers). A file
+``metrics`` (name to number), ``standard_errors`` (the same names) and ``text_losses`` (of perplexities, a number for
+each sequence). A file
 without ``metrics``, such as one of a task, has those of its ``result``: ``accuracy``, ``loss`` and, of a language
 model, ``perplexity``. What ``loopt eval RUN --suite`` wrote has a score and bits per byte for each task and group:
 ``svamp``, ``svamp/bits_per_byte``."""
@@ -10,7 +11,7 @@ model, ``perplexity``. What ``loopt eval RUN --suite`` wrote has a score and bit
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from loopt.files import read_json
 from loopt.model import ModelConfig
 from loopt.plan import Block, LoopPlan
 from loopt.runs import Run, TrainConfig, codec
+from loopt.text.source import Text
 
 MEASURED_BY_TRAINING = ("perplexity", "accuracy", "loss")
 
@@ -39,8 +41,10 @@ class Point:
     """How many parameters run once, how many twice, and so on; None where the file has no config."""
     tokens: int | None = None
     """How many tokens it was trained on; None where the file has no config."""
-    text_losses: tuple[float, ...] = ()
-    """The mean loss per token of each sequence of the text that perplexity is of; none where the file has none."""
+    text: str | None = None
+    """Which text it was measured on, in sequences of which length; None where the file has no config, or of a task."""
+    text_losses: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Perplexity -> the mean loss per token of each sequence of its text; none where the file has none."""
 
     @property
     def loss(self) -> float | None:
@@ -77,7 +81,7 @@ def read_point(path: Path) -> Point:
         raise InputError(f"{path}: no metrics; allowed is a file with some, by name, in its field metrics")
     seed = codec.decode(int, data.get("seed", 0), f"{path}: seed")
     plan = codec.decode(LoopPlan, data["plan"], f"{path}: plan")
-    losses = codec.decode(tuple[float, ...], data.get("text_losses", []), f"{path}: text_losses")
+    losses = codec.decode(dict[str, tuple[float, ...]], data.get("text_losses", {}), f"{path}: text_losses")
     point = Point(path.stem, plan, metrics, errors, seed, text_losses=losses)
     if not isinstance(data.get("config"), dict):
         return point
@@ -85,6 +89,15 @@ def read_point(path: Path) -> Point:
         return _of_config(point, codec.from_json(data["config"]))
     except InputError as error:
         raise InputError(f"{path}: config: {error}") from None
+
+
+def log_of(perplexity: str) -> str:
+    """Returns the name of the logarithm of a perplexity.
+
+    >>> log_of("validation_perplexity")
+    'validation_log_perplexity'
+    """
+    return perplexity.replace("perplexity", "log_perplexity")
 
 
 def shared_metrics(points: Sequence[Point], asked: Sequence[str]) -> list[str]:
@@ -101,7 +114,9 @@ def shared_metrics(points: Sequence[Point], asked: Sequence[str]) -> list[str]:
 
 def _of_config(point: Point, config: TrainConfig) -> Point:
     tokens = config.steps * config.batch_size * config.model.max_len
-    return replace(point, parameters=parameters_by_loops(config.model), tokens=tokens)
+    source, length = config.source, config.model.max_len
+    text = f"{source.fingerprint} in {length}" if isinstance(source, Text) else None
+    return replace(point, parameters=parameters_by_loops(config.model), tokens=tokens, text=text)
 
 
 def parameters_by_loops(config: ModelConfig) -> dict[int, int]:

@@ -81,10 +81,11 @@ def main(arguments: list[str]) -> int:
     source = run.config.source
     graded = isinstance(source, Task) and bool(source.difficulties)
     if options.by_difficulty and not graded:
-        allowed = " | ".join(name for name, task in known().items() if task().difficulties)
-        raise InputError(
-            f"by-difficulty: {source.name} has no difficulties to tell apart; allowed is a run of {allowed}"
-        )
+        graded_ones = [name for name, task in known().items() if task().difficulties]
+        allowed = f"a run of {' | '.join(graded_ones)}"
+        if source.name in graded_ones:
+            allowed = "one with query=last"
+        raise InputError(f"by-difficulty: this {source.name} has no difficulties to tell apart; allowed is {allowed}")
     step = run.find(checkpoint_named(options.checkpoint)).step
     trained = run.config.plan_of_checkpoint(step)
     plans: Plans = {loops: trained.with_loops(loops) for loops in options.loops} or {None: trained}

@@ -17,7 +17,7 @@ from loopt.report.screen import printable
 from loopt.runs import StartConfig, TrainConfig, read_config
 from loopt.runs.codec import differences
 from loopt.runs.optimizers import OPTIMIZERS, with_optimizer
-from loopt.runs.start import looped_block
+from loopt.runs.start import Start
 from loopt.source import Source
 from loopt.tasks import AfterStart, Task, origin_of
 from loopt.text.source import VOCABULARY, Text
@@ -193,18 +193,19 @@ class _Announcement(Callback):
     def begun(self, trainer: Trainer) -> None:
         config, where = trainer.config, printable(trainer.run.directory)
         print(f"{where}: plan {config.model.plan}, {config.model.parameters():,} parameters", file=sys.stderr)
-        if config.start.run and trainer.step == 0:
-            print(f"{where}: {_start(config)}", file=sys.stderr)
+        if trainer.started is not None:
+            print(f"{where}: {_told(trainer.started, config)}", file=sys.stderr)
 
 
-def _start(config: TrainConfig) -> str:
+def _told(start: Start, config: TrainConfig) -> str:
     """Returns in words what a run starts from, and where its model differs from that run's."""
-    other = read_config(Path(config.start.run) / "config.json")
-    block = looped_block(other.model.plan, config.model.plan)
-    blocks = f"the mean of the {other.model.plan.depth // block} blocks in " if block else ""
+    other = start.run.config
+    depth = other.plan_of_checkpoint(start.step).depth
+    blocks = f"the mean of the {depth // start.block} blocks in " if start.block else ""
     changed = {name: values for name, values in differences(other, config).items() if name.startswith("model.")}
     but = ", ".join(f"{name} {before} there and {now} here" for name, (before, now) in changed.items())
-    return f"starts from {blocks}the best weights of {printable(config.start.run)}" + (f"; {but}" if but else "")
+    which = f"step {start.step} of {printable(start.run.directory)}"
+    return f"starts from {blocks}the weights of {which}" + (f"; {but}" if but else "")
 
 
 def _figure(result: dict[str, Any]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +16,6 @@ from loopt.hf.convert import to_transformers
 from loopt.hf.modeling_looped import LoopedForCausalLM
 from loopt.hf.tokenizers import tokenizer_of
 from loopt.runs import Run, codec
-from loopt.source import PLACE, Source
 
 RUN_FILE = "loopt_run.json"
 """What of the run the weights do not tell: its config, and the step of the checkpoint."""
@@ -60,11 +58,4 @@ def export_run(
 
 
 def _about(run: Run, step: int) -> dict[str, Any]:
-    config = replace(run.config, source=_without_places(run.config.source))
-    return {"config": codec.to_json(config), "step": step}
-
-
-def _without_places(source: Source) -> Source:
-    """Returns the source without the paths of this machine."""
-    places = {field.name: "" for field in fields(source) if field.metadata == PLACE}  # type: ignore[arg-type]
-    return replace(source, **places)  # type: ignore[type-var]
+    return {"config": codec.to_json(codec.without_places(run.config)), "step": step}

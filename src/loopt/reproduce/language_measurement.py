@@ -113,10 +113,6 @@ class LanguageMeasurement(Measurement):
                 if step != best and step not in keep:
                     checkpoint.remove(run.checkpoints, step)
 
-    def without_places(self, config: TrainConfig) -> TrainConfig:
-        assert isinstance(config.source, Text)
-        return super().without_places(replace(config, source=replace(config.source, data="")))
-
     def values(self, found: Mapping[str, Any]) -> Numbers:
         metrics: Numbers = found["metrics"]
         return metrics
@@ -151,8 +147,9 @@ class LanguageMeasurement(Measurement):
             yield "metrics"
         if not _are_numbers(found.get("standard_errors")):
             yield "standard_errors"
-        losses = found.get("text_losses", [])
-        if not (isinstance(losses, list) and all(map(is_number, losses))):
+        losses = found.get("text_losses", {})
+        lists = losses.values() if isinstance(losses, dict) else [None]
+        if not all(isinstance(of_each, list) and all(map(is_number, of_each)) for of_each in lists):
             yield "text_losses"
         for name, kind in (("mixture", list), ("questions", dict), ("invented", bool), ("cosines", dict)):
             if not isinstance(found.get(name), kind):

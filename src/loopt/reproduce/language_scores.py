@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from loopt.analysis.points import log_of
 from loopt.errors import InputError
 from loopt.evaluation.catalogue import TASKS
 from loopt.evaluation.exchange import Request
@@ -110,8 +111,9 @@ class Measured:
             numbers[f"{prefix}perplexity"] = perplexity(fit.loss)
             numbers[f"{prefix}log_perplexity"] = fit.loss
             numbers[f"{prefix}token_accuracy"] = 100 * fit.accuracy
-            if with_validation and split == "test":
-                found["text_losses"] = [round(loss, 6) for loss in fit.by_sequence]
+            if with_validation:
+                losses = found.setdefault("text_losses", {})
+                losses[f"{prefix}perplexity"] = [round(loss, 6) for loss in fit.by_sequence]
         return found
 
     def _task(self, requests: list[Request], generate: bool, kept: bool) -> Found:
@@ -158,7 +160,8 @@ def looped_copy(model: LoopedTransformer, block: int) -> LoopedTransformer:
 
 def together(found: Sequence[Found]) -> dict[str, Any]:
     """Returns the metrics of all parts, and their standard errors where these are known: of the text, of each task, of
-    the groups, and of all 15 tasks. The loss of each sequence of text is in ``text_losses``, if it was kept."""
+    the groups, and of all 15 tasks. The loss of each sequence that a perplexity is of is in ``text_losses``, if it was
+    kept."""
     metrics: Numbers = {}
     errors: Numbers = {}
 
@@ -168,12 +171,13 @@ def together(found: Sequence[Found]) -> dict[str, Any]:
             if figure.standard_error is not None:
                 errors[name] = figure.standard_error
 
-    losses: list[float] = []
+    losses: dict[str, list[float]] = {}
     for part in found:
         metrics |= part.get("text", {})
-        losses += part.get("text_losses", [])
-    if losses and (error := mean(losses).standard_error) is not None:
-        errors |= {"log_perplexity": error, "perplexity": metrics["perplexity"] * error}
+        losses |= part.get("text_losses", {})
+    for name, of_each in losses.items():
+        if (error := mean(of_each).standard_error) is not None:
+            errors |= {log_of(name): error, name: metrics[name] * error}
     suite = suite_scores([TaskScore.from_json(part["task"]) for part in found if "task" in part])
     for name, task in suite.tasks.items():
         add(name, task.score)

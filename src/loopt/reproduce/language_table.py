@@ -124,7 +124,7 @@ def _sheet(experiment: Experiment, scale: Scale, measured: TableResults, view: s
                 seconds=sum(run["result"]["seconds"] for run in runs) if runs else None,
             )
         )
-        if row.looped:
+        if row.looped and _has_baselines(experiment, row):
             lines.append(_gap_line(experiment, row, columns, measured, comparable))
         if row.regularizer.active:
             lines.append(_as_looped_line(row, columns, runs))
@@ -144,6 +144,12 @@ def _top(column: Column, index: int, lines: list[Line]) -> float:
     largest = max((value for cell in cells for value in (cell.ours, cell.paper) if value is not None), default=1.0)
     step = 10 ** math.floor(math.log10(max(largest, 1e-6)))
     return step * math.ceil(largest / step)
+
+
+def _has_baselines(experiment: Experiment, row: Row) -> bool:
+    """Tells whether the table is to have both baselines of a looped row."""
+    names = {one.name for one in experiment.rows}
+    return {str(row.plan.iso_param), str(row.plan.iso_flop)} <= names
 
 
 def _gap_line(
@@ -179,7 +185,10 @@ def _every_seed(row: Row, found: RowResults) -> Iterator[str]:
     for variant, by_seed in found.every.items():
         if len(by_seed) > len(found.shown.get(variant, [])):
             metrics = [run["metrics"] for run in by_seed.values()]
-            of_each = [", ".join(f"{one[name]:.{digits}f}" for one in metrics) for name, digits in NOISE.items()]
+            of_each = [
+                ", ".join(f"{one[name]:.{digits}f}" if name in one else "-" for one in metrics)
+                for name, digits in NOISE.items()
+            ]
             yield f"{row.label} {' and '.join(of_each)}"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,10 +81,6 @@ class Measurement(ABC):
         code = f"loopt {result['loopt']} (source {result['source']})"
         return f"finished {result['finished']} by {code}, {self.shown(result)}"
 
-    def without_places(self, config: TrainConfig) -> TrainConfig:
-        """Returns the config without what says where something lay on the machine that trained it."""
-        return replace(config, start=replace(config.start, run=""))
-
     def fields_of_run(self, job: Job, run: Run) -> dict[str, Any]:
         """Returns the fields that every result file has."""
         evaluations = (line for line in run.read_metrics() if self.curve in line)
@@ -97,7 +92,7 @@ class Measurement(ABC):
             "seed": job.seed,
             "result": run.read_result(),
             "curve": [[line["step"], line[self.curve], round(line["seconds"], 1)] for line in evaluations],
-            "config": codec.to_json(self.without_places(run.config)),
+            "config": codec.to_json(codec.without_places(run.config)),
         }
 
 

@@ -9,7 +9,7 @@ import math
 import shlex
 import types
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from loopt import tasks
 from loopt.errors import ConfigError, PlanError
@@ -20,6 +20,8 @@ from loopt.runs.optimizers import OPTIMIZERS, OptimizerConfig
 from loopt.source import PLACE, Source
 from loopt.tasks import Task
 from loopt.text.source import Text
+
+Config = TypeVar("Config")
 
 CHOICES = (Source, Task, OptimizerConfig)
 """Classes with several kinds, of which a config has one; JSON tells which by its name."""
@@ -65,6 +67,20 @@ def differing(*configs: TrainConfig) -> dict[str, tuple[Any, ...]]:
     flat = [_flatten(_encode(one, with_places=False)) for one in configs]
     values = {name: tuple(one.get(name) for one in flat) for name in sorted(set().union(*flat))}
     return {name: found for name, found in values.items() if any(one != found[0] for one in found)}
+
+
+def without_places(config: Config) -> Config:
+    """Returns a config without what says where something lay on the machine that it was made on."""
+    assert dataclasses.is_dataclass(config)
+    changes: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if field.metadata == PLACE:
+            changes[field.name] = field.default
+        elif dataclasses.is_dataclass(value):
+            changes[field.name] = without_places(value)
+    cleared: Config = dataclasses.replace(config, **changes)  # type: ignore[type-var]
+    return cleared
 
 
 def _flatten(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:

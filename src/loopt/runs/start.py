@@ -12,21 +12,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
 from loopt.errors import InputError, RunError
+from loopt.files import parse_json
 from loopt.model import LoopedTransformer
 from loopt.plan import Block, LoopPlan
 from loopt.runs import checkpoint
 from loopt.runs.checkpoint import WEIGHTS, CheckpointError
 from loopt.runs.config import StartConfig, TrainConfig
 from loopt.runs.run import Run, read_config
+from loopt.source import Codec
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the first weights of a run are from."""
+
+    run: Run
+    step: int
+    block: int | None
+    """How many layers the blocks have whose mean is taken; None where the weights are taken as they are."""
 
 
 def with_weights_named(config: TrainConfig, directory: Path) -> TrainConfig:
@@ -47,13 +59,23 @@ def with_weights_named(config: TrainConfig, directory: Path) -> TrainConfig:
     return replace(config, start=replace(start, weights=_sha256(other, step)))
 
 
-def load_start(config: TrainConfig, model: torch.nn.Module) -> None:
-    """Loads the weights that a run starts from into its model, which may be sharded."""
+def codec_to_start_with(start: StartConfig, directory: Path) -> Codec | None:
+    """Returns what turned text into tokens for the weights that a run in ``directory`` is to start from, or None where
+    it does not start from others, or has begun. Raises a RunError where the weights are not there."""
+    if not start.active or (directory / "config.json").exists():
+        return None
+    other, _ = _find(start)
+    return other.codec
+
+
+def load_start(config: TrainConfig, model: torch.nn.Module) -> Start:
+    """Loads the weights that a run starts from into its model, which may be sharded; returns where they are from."""
     other, step = _find(config.start)
     weights = checkpoint.read_weights(other.checkpoints, step)
     block = looped_block(other.config.plan_of_checkpoint(step), config.plan_of_checkpoint(0))
     where = str(other.checkpoints / checkpoint.name_of(step))
     checkpoint.put_weights(model, mean_of_blocks(weights, block) if block else weights, where)
+    return Start(other, step, block)
 
 
 def looped_block(deep: LoopPlan, looped: LoopPlan) -> int | None:
@@ -83,9 +105,12 @@ def _find(start: StartConfig) -> tuple[Run, int]:
         if not start.weights:
             return other, other.find("best").step
         for step in checkpoint.steps_in(other.checkpoints):
-            with suppress(CheckpointError):  # of a step that is damaged, or was deleted meanwhile
-                if _sha256(other, step) == start.weights:
-                    return other, other.find(step).step
+            try:
+                found = _sha256(other, step)
+            except CheckpointError:  # of a step that is damaged, or was deleted meanwhile
+                continue
+            if found == start.weights:
+                return other, other.find(step).step
     except InputError as error:
         raise RunError(f"start.run={start.run}: {error}") from None
     raise RunError(
@@ -102,11 +127,17 @@ def _check_tokenizer(config: TrainConfig, other: Run) -> None:
     """Raises a RunError where both train on text, by tokenizers that differ: a token would mean something else."""
     for name, text in config.source.run_files().items():
         theirs = other.directory / name
-        if theirs.exists() and theirs.read_bytes() != text.encode():
+        if theirs.exists() and _tokens_by(theirs.read_text(encoding="utf-8")) != _tokens_by(text):
             raise RunError(
                 f"start.run={config.start.run}: it has another tokenizer than this text. Prepare the text with it: "
                 f"loopt data prepare --source TEXTS --tokenizer {theirs} --out DIRECTORY, then give --data DIRECTORY"
             )
+
+
+def _tokens_by(tokenizer: str) -> dict[str, Any]:
+    """Returns what of a tokenizer's file decides which tokens a text has; exporting a model adds other things."""
+    data = parse_json(tokenizer, "tokenizer")
+    return {name: data.get(name) for name in ("model", "normalizer", "pre_tokenizer", "added_tokens")}
 
 
 def _check_sizes(config: TrainConfig, other: Run, step: int) -> None:

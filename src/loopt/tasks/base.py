@@ -95,6 +95,11 @@ class Task(Source):
         return self
 
     @property
+    def loops_when_whole(self) -> int | None:
+        """Returns from how many loops on training has whole problems, where smaller ones go before; None: always."""
+        return None
+
+    @property
     def vocab_size(self) -> int:
         return len(self.vocabulary)
 

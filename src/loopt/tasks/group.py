@@ -88,6 +88,10 @@ class GroupComposition(Task):
         lengths: dict[str, Task] = {f"n={n}": replace(self, n=n, test_lengths=()) for n in self.test_lengths}
         return lengths or super().tests
 
+    @property
+    def loops_when_whole(self) -> int | None:
+        return self.loops_for_n
+
     def for_loops(self, loops: int) -> Task:
         if self.loops_for_n is None:
             return self

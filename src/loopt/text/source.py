@@ -18,7 +18,7 @@ from loopt.text.prepare import Settings, prepare
 from loopt.text.progress import progress_bar
 from loopt.text.splits import shares_that_hold_out
 from loopt.text.token_data import TokenData
-from loopt.text.tokenizer import TokenizerCodec, train_tokenizer
+from loopt.text.tokenizer import END_OF_DOCUMENT, TokenizerCodec, train_tokenizer
 
 VOCABULARY, HELD_OUT = 2048, 0.1
 """For text files: a small vocabulary, and shares for validation and test that are large enough for few documents."""
@@ -56,10 +56,10 @@ class Text(Source):
     def run_files(self) -> dict[str, str]:
         return {TOKENIZER: self.tokens.tokenizer_file().text}
 
-    def prepared(self, run: Path) -> Self:
+    def prepared(self, run: Path, codec: Codec | None = None) -> Self:
         if not self.data:
             raise InputError("data: which text? Allowed is a directory that `loopt data prepare` made, or text files")
-        directory = self._token_directory(run)
+        directory = self._token_directory(run, codec)
         tokens = TokenData.open(directory)
         if self.fingerprint and tokens.fingerprint != self.fingerprint:
             raise InputError(
@@ -71,8 +71,9 @@ class Text(Source):
         vars(ready)["tokens"] = tokens  # which cached_property would open again
         return ready
 
-    def _token_directory(self, run: Path) -> Path:
-        """Returns the directory of the tokens; those of text files are prepared beside the run."""
+    def _token_directory(self, run: Path, codec: Codec | None) -> Path:
+        """Returns the directory of the tokens; those of text files are prepared beside the run, with the tokenizer of
+        ``codec`` or one trained on them."""
         given, beside = Path(self.data), run.parent / f"{run.name}-data"
         if self.fingerprint or (given / INDEX).exists() or (given / UNFINISHED).exists():
             return given
@@ -95,10 +96,14 @@ class Text(Source):
                 "Cut it into more files (split --line-bytes 50k --additional-suffix .txt FILE part- does)"
             )
         print(f"preparing {self.data} in {beside}", file=sys.stderr)
-        tokenizer = train_tokenizer((document.text for document, _ in corpus.documents()), VOCABULARY)
+        if isinstance(codec, TokenizerCodec):
+            tokenizer, end = codec.file, codec.end_of_document
+        else:
+            tokenizer = train_tokenizer((document.text for document, _ in corpus.documents()), VOCABULARY)
+            end = END_OF_DOCUMENT
         with tempfile.TemporaryDirectory() as folder, progress_bar() as report:
             file = Path(folder) / TOKENIZER
             file.write_text(tokenizer.text, encoding="utf-8")
-            settings = Settings((self.data,), str(file), validation=shares[0], test=shares[1])
+            settings = Settings((self.data,), str(file), end_of_document=end, validation=shares[0], test=shares[1])
             prepare(settings, beside, workers=1, report=report)
         return beside

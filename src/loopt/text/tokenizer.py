@@ -109,33 +109,33 @@ class TokenizerCodec(Codec):
     """Turns text into the tokens of a tokenizer file and back; the file is read when it is first needed."""
 
     def __init__(self, path: Path, end_of_document: str) -> None:
-        self._path, self._end_of_document = path, end_of_document
+        self._path, self.end_of_document = path, end_of_document
 
     @cached_property
-    def _file(self) -> TokenizerFile:
+    def file(self) -> TokenizerFile:
         return TokenizerFile.of_run(self._path)
 
     @property
     def vocab_size(self) -> int:
-        return self._file.vocab_size
+        return self.file.vocab_size
 
     @property
     def end(self) -> int | None:
-        return self._file.id_of(self._end_of_document) if self._end_of_document else None
+        return self.file.id_of(self.end_of_document) if self.end_of_document else None
 
     def encode(self, text: str) -> list[int]:
-        return self._file.encode([text])[0]
+        return self.file.encode([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._file.encode(list(texts))  # on all cores
+        return self.file.encode(list(texts))  # on all cores
 
     def decode(self, tokens: Sequence[int]) -> str:
-        return self._file.decode(list(tokens))
+        return self.file.decode(list(tokens))
 
     def stream(self) -> Callable[[int], str]:
         from tokenizers.decoders import DecodeStream
 
-        tokenizer, stream = self._file.tokenizer, DecodeStream(skip_special_tokens=False)
+        tokenizer, stream = self.file.tokenizer, DecodeStream(skip_special_tokens=False)
         return lambda token: stream.step(tokenizer, token) or ""
 
 

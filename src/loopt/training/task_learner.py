@@ -150,6 +150,10 @@ def _check_loops(config: TrainConfig, task: Task) -> None:
     counts = config.loop_counts
     if counts.active:
         task.for_loops(counts.high)
+    if (whole := task.loops_when_whole) is not None:
+        most = counts.high if counts.active else 0
+        allowed = f"{whole} or more, with which {task.name} trains on the words it is measured on"
+        require(most >= whole, "loop_counts.high", most, allowed)
     if counts.problems_only:
         asks = f"off for {task.name}, whose problems ask for a number of loops"
         require(task.loops is None, "loop_counts.problems_only", True, asks)

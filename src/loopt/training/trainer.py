@@ -23,7 +23,7 @@ from loopt.model import LoopedTransformer
 from loopt.plan import LoopPlan
 from loopt.runs import Best, Run, TrainConfig, TrainState, checkpoint, codec
 from loopt.runs.stacking import StackingConfig
-from loopt.runs.start import load_start, with_weights_named
+from loopt.runs.start import Start, codec_to_start_with, load_start, with_weights_named
 from loopt.training.callbacks import Callback
 from loopt.training.clock import SharedClock
 from loopt.training.environment import environment
@@ -97,7 +97,8 @@ def train_stepwise(
 def prepare(config: TrainConfig, directory: Path) -> TrainConfig:
     """Returns the config as the run will keep it: its source ready to be read, the model's sizes filled in, and the
     weights that it starts from named."""
-    ready = replace(config, source=config.source.prepared(directory)).resolved()
+    codec = codec_to_start_with(config.start, directory)
+    ready = replace(config, source=config.source.prepared(directory, codec)).resolved()
     return with_weights_named(ready, directory)
 
 
@@ -131,6 +132,8 @@ class Trainer:
     ) -> None:
         self.run, self.config, self.session = run, run.config, session
         self.best: Best | None = None
+        self.started: Start | None = None
+        """Where the first weights are from, if they were loaded just now."""
         self._device, self._ranks, self._clock, self._caught = device, ranks, clock, caught
         self._charged, self._seconds = clock.seconds_each(), 0.0
         if session.compiles_on(device) and device.type == "cuda":
@@ -141,7 +144,7 @@ class Trainer:
         else:
             self._build(self.config.plan_of_checkpoint(0), steps_done=0)
             if self.config.start.active:
-                load_start(self.config, self.learner.model)
+                self.started = load_start(self.config, self.learner.model)
                 self.learner.wait_for_writes()
         self._logged_at, self._logged_seconds = self.step, self._seconds
         self._callbacks = [*callbacks, *([GradualStacking()] if self.config.stacking.active else [])]

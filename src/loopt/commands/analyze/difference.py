@@ -24,8 +24,8 @@ class Options:
     """Print how much more MODEL scores than BASE, metric by metric, such as a regularized model than its baseline.
     Where the files have standard errors the difference comes with a 95% interval; bits per byte are compared question
     by question where both files have their answers beside them, and perplexity sequence by sequence where they have
-    each one's loss, as those of `loopt reproduce language` do. Of perplexity and bits per byte, less is better. Writes
-    difference.json, difference.svg and difference.png. For example:
+    each one's loss, as those of `loopt reproduce language` do. Of perplexity, loss and bits per byte, less is better.
+    Writes difference.json, difference.svg and difference.png. For example:
 
     loopt analyze difference results/language/short/4x1-seed0.json results/language/short/4x6-seed0.json
     """
@@ -67,7 +67,7 @@ def _by_unit(differences: dict[str, Difference]) -> dict[str, dict[str, Differen
     for metric, difference in differences.items():
         if metric.endswith(BITS):
             by_unit["bits per byte, less is better"][metric_in_words(metric.removesuffix(BITS))] = difference
-        elif not metric.endswith("perplexity"):
+        elif not metric.endswith(("perplexity", "loss")):
             by_unit["score"][metric_in_words(metric)] = difference
     return by_unit
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from loopt.analysis.gap import Covariance, covariance_of_rates
-from loopt.analysis.points import Point
+from loopt.analysis.points import Point, log_of
 from loopt.errors import InputError
 from loopt.evaluation.catalogue import GROUPS, TASKS
 from loopt.evaluation.exchange import Prediction
@@ -55,15 +55,20 @@ def _by_question(files: list[Path]) -> dict[str, Covariance]:
 
 
 def _by_sequence(points: list[Point]) -> dict[str, Covariance]:
-    """Returns that of perplexity and of its logarithm, where all have the losses of the same number of sequences."""
-    losses = [point.text_losses for point in points]
-    if min(map(len, losses)) < 2 or len(set(map(len, losses))) > 1:
-        return {}
-    of_logarithms = _tensor(covariance_of_rates(losses, [1.0] * len(losses[0])))
-    perplexities = _tensor([perplexity(sum(one) / len(one)) for one in losses])
-    # A small change of the logarithm changes the perplexity by that share of it.
-    of_perplexities = of_logarithms * perplexities.outer(perplexities)
-    return {"log_perplexity": of_logarithms.tolist(), "perplexity": of_perplexities.tolist()}
+    """Returns that of perplexities and of their logarithms, where all have the losses of the same sequences."""
+    found: dict[str, Covariance] = {}
+    if len({point.text for point in points}) > 1:
+        return found
+    for name in set.intersection(*(set(point.text_losses) for point in points)):
+        losses = [point.text_losses[name] for point in points]
+        if min(map(len, losses)) < 2 or len(set(map(len, losses))) > 1:
+            continue
+        of_logarithms = _tensor(covariance_of_rates(losses, [1.0] * len(losses[0])))
+        perplexities = _tensor([perplexity(sum(one) / len(one)) for one in losses])
+        # A small change of the logarithm changes the perplexity by that share of it.
+        of_perplexities = of_logarithms * perplexities.outer(perplexities)
+        found |= {log_of(name): of_logarithms.tolist(), name: of_perplexities.tolist()}
+    return found
 
 
 def _tensor(numbers: Sequence[float] | Covariance) -> Tensor:
