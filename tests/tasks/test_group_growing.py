@@ -80,11 +80,11 @@ def test_a_model_is_measured_on_whole_words_all_along() -> None:
         ),
         (
             replace(WORDS_ALONE, loop_counts=LoopCounts()),
-            "loop_counts.high=0: allowed is 4 or more, with which group trains on the words it is measured on",
+            "loop_counts.high=0: allowed is 4 or more, with which group trains on the problems it is measured on",
         ),
         (
             replace(WORDS_ALONE, source=replace(WORDS, loops_for_n=9)),
-            "loop_counts.high=4: allowed is 9 or more, with which group trains on the words it is measured on",
+            "loop_counts.high=4: allowed is 9 or more, with which group trains on the problems it is measured on",
         ),
     ],
 )

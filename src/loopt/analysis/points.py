@@ -3,10 +3,9 @@ result file.
 
 Of a result file these fields are read: ``plan``, ``seed``, ``config`` (of which follow parameters and tokens),
 ``metrics`` (name to number), ``standard_errors`` (the same names) and ``text_losses`` (of perplexities, a number for
-each sequence). A file
-without ``metrics``, such as one of a task, has those of its ``result``: ``accuracy``, ``loss`` and, of a language
-model, ``perplexity``. What ``loopt eval RUN --suite`` wrote has a score and bits per byte for each task and group:
-``svamp``, ``svamp/bits_per_byte``."""
+each sequence). A file without ``metrics``, such as one of a task, has those of its ``result``: ``accuracy``, ``loss``
+and, of a language model, ``perplexity``. What ``loopt eval RUN --suite`` wrote has a score and bits per byte for each
+task and group: ``svamp``, ``svamp/bits_per_byte``."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _check_loops(config: TrainConfig, task: Task) -> None:
         task.for_loops(counts.high)
     if (whole := task.loops_when_whole) is not None:
         most = counts.high if counts.active else 0
-        allowed = f"{whole} or more, with which {task.name} trains on the words it is measured on"
+        allowed = f"{whole} or more, with which {task.name} trains on the problems it is measured on"
         require(most >= whole, "loop_counts.high", most, allowed)
     if counts.problems_only:
         asks = f"off for {task.name}, whose problems ask for a number of loops"
