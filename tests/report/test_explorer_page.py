@@ -291,6 +291,14 @@ def test_a_changed_address_changes_the_view(shown: Shown, tab: Tab) -> None:
     assert page.evaluate("DATA.examples.length") == 4  # what was run once is not run again
 
 
+def test_an_address_is_followed_though_the_page_writes_its_own_meanwhile(shown: Shown, tab: Tab) -> None:
+    page = tab.open(shown.server.address)
+    page.evaluate("location.hash = '#example=1&position=7'; keepAddress()")
+    page.locator("#example option:checked", has_text="test example 1").wait_for(state="attached")
+    assert page.evaluate("[view.example, view.position]") == [1, 7]
+    page.wait_for_url("**#*position=7*")
+
+
 def test_a_file_says_that_it_cannot_run_what_a_link_asks_for(shown: Shown, tab: Tab) -> None:
     page = tab.open(f"{shown.file}#example=2&step=3&position=3&input={WORD}")
     assert "--serve can" in page.locator("#said").inner_text()

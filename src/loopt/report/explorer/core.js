@@ -109,9 +109,9 @@ function keepAddress() {
 
 function go(changes) { Object.assign(view, changes); render(); }
 
-// Shows what the address asks for. What it wants run is shown once the server has answered; a file has no server.
-function followAddress() {
-  const written = new URLSearchParams(location.hash.slice(1)), input = written.get("input"), asked = {};
+// Shows what an address asks for. What it wants run is shown once the server has answered; a file has no server.
+function followAddress(address) {
+  const written = new URLSearchParams(new URL(address).hash.slice(1)), input = written.get("input"), asked = {};
   for (const key of Object.keys(view)) {
     const value = parseInt(written.get(key), 10);
     if (Number.isInteger(value)) asked[key] = value;
@@ -198,10 +198,11 @@ function start() {
     KEYS[event.key]();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { for (const name of Object.keys(colors)) delete colors[name]; render(); });
-  window.addEventListener("hashchange", () => { followAddress(); render(); });
+  // The event's own address: keepAddress may have written another one before the event came.
+  window.addEventListener("hashchange", (event) => { followAddress(event.newURL); render(); });
   view.position = DATA.examples[0].ask;
   listExamples();
-  followAddress();
+  followAddress(location.href);
   render();
   // What opens the page is painted before the large tables below it are made.
   requestAnimationFrame(() => setTimeout(() => {
