@@ -19,6 +19,8 @@ from loopt.analysis.difference import Difference
 from loopt.analysis.exits import THRESHOLDS
 from loopt.analysis.gap import Gap
 from loopt.analysis.intervals import Interval
+from loopt.analysis.isoplot import IsoPoint, fit_isoplot
+from loopt.evaluation.catalogue import GROUPS, TASKS, metric_in_words
 from loopt.plan import LoopPlan
 from loopt.report.by_difficulty import draw_by_difficulty
 from loopt.report.by_loops import draw_by_loops
@@ -32,7 +34,6 @@ from loopt.report.figures import (
     PAPER,
     Spread,
     in_style,
-    in_words,
     label_ends,
     panels,
     spread_labels,
@@ -41,6 +42,7 @@ from loopt.report.figures import (
 )
 from loopt.report.gap_figure import draw_gaps
 from loopt.report.heatmaps import draw_heatmaps
+from loopt.report.isoplot_figure import draw_isoplot
 from loopt.report.sheet import Cell, Line, Sheet
 from loopt.report.sheet_figure import draw_sheet
 from loopt.report.trace_figure import draw_trace
@@ -165,8 +167,13 @@ def test_every_exit_rule_has_words(tmp_path: Path) -> None:
     assert sum(text.startswith(("until ", "the same number")) for text in texts) == len(curves)
 
 
-def test_metrics_have_words() -> None:
-    assert in_words("math_word_problems/bits_per_byte") == "math word problems, bits per byte"
+def test_groups_and_tasks_of_an_isoplot_have_words(tmp_path: Path) -> None:
+    scores = dict.fromkeys(
+        ["tydiqa_goldp", *GROUPS, *(name for name, task in TASKS.items() if task.data is None)], 50.0
+    )
+    points = [IsoPoint(name, fraction, 3 - fraction, scores) for name in ("Base", "Loop") for fraction in (0.5, 1.0)]
+    texts = is_drawn(draw_isoplot(points, fit_isoplot(points), "score, %", tmp_path), "isoplot")
+    assert all(metric_in_words(name) in " ".join(texts) for name in scores)
 
 
 def sheet(*rows: list[Cell], columns: int = 2) -> Sheet:

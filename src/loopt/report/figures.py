@@ -6,6 +6,7 @@ apart without color. A drawing function is ``in_style``, so that nobody else's f
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -27,6 +28,7 @@ FOR_TEXT = {VERMILION: "#b34e00", GREEN: "#00795a", PURPLE: "#a3477a", ORANGE: "
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 DASHES = ("-", "--", "-.", ":")
 SIDE_BY_SIDE = 3
+TITLE_WIDTH = 36  # characters
 LABEL_SIZE = 8.5  # points
 LEADER = {"arrowstyle": "-", "linewidth": 0.6, "shrinkA": 1, "shrinkB": 4, "relpos": (0, 0.5)}  # left of its label
 
@@ -171,13 +173,9 @@ def spread_labels(heights: Sequence[float], apart: float, within: tuple[float, f
     return [moved[i] for i in range(len(heights))]
 
 
-def in_words(name: str) -> str:
-    """Returns the name of a metric or a rule as a reader would say it.
-
-    >>> in_words("closed_book/bits_per_byte")
-    'closed book, bits per byte'
-    """
-    return name.replace("/", ", ").replace("_", " ")
+def title_lines(title: str) -> str:
+    """Returns the title of a panel, in as many lines as it takes."""
+    return textwrap.fill(title, TITLE_WIDTH)
 
 
 def write_figure(figure: Any, folder: Path, name: str) -> list[Path]:

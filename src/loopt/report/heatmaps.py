@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from loopt.report.figures import in_style, in_words, write_figure
+from loopt.report.figures import in_style, write_figure
 
 READABLE = 8  # layers whose cosines still fit into their cells as numbers
 
@@ -31,7 +31,7 @@ def draw_heatmaps(runs: Mapping[str, Mapping[str, Tensor]], folder: Path) -> lis
                 continue
             matrix = matrices[group]
             image = axes.imshow(matrix.numpy(), vmin=white, vmax=1, cmap="Greys")
-            axes.set_title(in_words(group), fontsize=9)
+            axes.set_title(group, fontsize=9)
             axes.set(xticks=_ticks(len(matrix)), yticks=_ticks(len(matrix)))
             axes.tick_params(labelsize=7)
             if len(matrix) <= READABLE:

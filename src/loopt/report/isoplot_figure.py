@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from loopt.analysis.isoplot import IsoLine, IsoPoint
-from loopt.report.figures import in_style, in_words, panels, style_of, write_figure
+from loopt.evaluation.catalogue import metric_in_words
+from loopt.report.figures import in_style, panels, style_of, title_lines, write_figure
 
 
 @in_style
@@ -26,7 +27,7 @@ def draw_isoplot(points: Sequence[IsoPoint], lines: Sequence[IsoLine], unit: str
                 ends = [max(x), min(x)]
                 axes.plot(ends, [line.fit.at(end) for end in ends], **{**style, "marker": ""})
         axes.invert_xaxis()
-        axes.set_title(in_words(group))
+        axes.set_title(title_lines(metric_in_words(group)))
         axes.set(xlabel="log-perplexity (training goes to the right)", ylabel=unit)
     handles = [grid[0].plot([], [], label=model, **style_of(i))[0] for i, model in enumerate(models)]
     figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(models)))

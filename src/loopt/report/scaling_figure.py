@@ -11,7 +11,8 @@ from loopt.analysis.intervals import Line
 from loopt.analysis.loop_exponent import LoopLaw
 from loopt.analysis.points import Point
 from loopt.analysis.scaling import DepthLaw, Series
-from loopt.report.figures import MUTED, in_style, in_words, panels, style_of, write_figure
+from loopt.evaluation.catalogue import metric_in_words
+from loopt.report.figures import MUTED, in_style, panels, style_of, title_lines, write_figure
 
 LOOPED, DEEP, OTHER = (style_of(index) for index in range(3))
 
@@ -31,7 +32,7 @@ def draw_scaling(series: Series, laws: Sequence[DepthLaw], loop_law: LoopLaw | N
         ratio = "" if law.ratio is None else f"\nslopes, looping to layers: {law.ratio:.2f}"
         if law.ratio_interval:
             ratio += f" [{law.ratio_interval.low:.2f}, {law.ratio_interval.high:.2f}]"
-        axes.set_title(f"{in_words(law.metric)}{ratio}")
+        axes.set_title(f"{title_lines(metric_in_words(law.metric))}{ratio}")
         axes.set_xlabel("depth, in layers that run")
     if loop_law:
         _draw_loop_law(grid[-1], series, loop_law)

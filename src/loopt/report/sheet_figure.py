@@ -8,11 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loopt.report.figures import BLUE, FAINT, INK, MUTED, VERMILION, in_style, require_matplotlib, write_figure
+from loopt.report.figures import (
+    BLUE,
+    FAINT,
+    INK,
+    MUTED,
+    VERMILION,
+    in_style,
+    require_matplotlib,
+    title_lines,
+    write_figure,
+)
 from loopt.report.sheet import Cell, Sheet
 
 SIDE_BY_SIDE = 4
-TITLE_WIDTH = 35  # characters
 CHARACTERS_AN_INCH = 14  # of the key below all panels
 BASELINE, TRACK = "#a9b1ba", "#eef0f2"
 TICK = {"linestyle": "", "marker": "|", "markersize": 12, "markeredgewidth": 2.2, "color": VERMILION}
@@ -33,7 +42,7 @@ def draw_sheet(sheet: Sheet, folder: Path, name: str = "table") -> list[Path]:
         top = sheet.tops[column] if sheet.tops else 100.0
         _draw_column(axes, [line.cells[column] for line in lines], colors, top)
         title = (sheet.in_words or sheet.columns)[column]
-        axes.set_title("\n".join(textwrap.wrap(title, TITLE_WIDTH)))
+        axes.set_title(title_lines(title))
         axes.set_yticks(places, [line.name for line in lines])
         axes.tick_params(axis="y", length=0, labelleft=axes.get_subplotspec().is_first_col())
     grid[0].set_ylim(len(lines) - 0.5, -0.5)
