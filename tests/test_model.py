@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from loopt import InputError, LoopedTransformer, LoopPlan, ModelConfig
 from loopt.attention import Context, Heads, attend, rotate, split_and_rotate
 from loopt.errors import ConfigError, PlanError
-from loopt.model import LoopEntry, look_up
+from loopt.model import LoopEntry, look_up, undrawn
 from loopt.plan import Pass
 from tiny_runs import layers_of
 
@@ -384,6 +384,17 @@ def test_residual_projections_start_by_effective_depth() -> None:
                 expected = 1 / math.sqrt(linear.in_features * 2 * depth)
                 assert linear.weight.std().item() == pytest.approx(expected, rel=0.05)
             assert layer.attention.qkv.weight.std().item() == pytest.approx(1 / 16, rel=0.05)
+
+
+@variants
+def test_an_undrawn_model_is_the_model_once_it_has_its_weights(config: ModelConfig) -> None:
+    model, numbers = LoopedTransformer(config), torch.get_rng_state()
+    loaded = undrawn(config)
+    assert torch.equal(numbers, torch.get_rng_state())
+    loaded.load_state_dict(model.state_dict())
+    assert all(parameter.requires_grad for parameter in loaded.parameters())
+    ids = some_ids(config)
+    torch.testing.assert_close(loaded(ids), model(ids), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

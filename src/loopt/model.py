@@ -57,7 +57,7 @@ class LoopedTransformer(nn.Module):
         for field in ("vocab_size", "max_len"):
             require(getattr(config, field) >= 1, f"model.{field}", getattr(config, field), "1 or more")
         if torch.get_default_device().type == "cpu":  # on the meta device weights take no memory
-            require_affordable(f"a model of {config.parameters():,} parameters", memory=config.memory())
+            _require_memory(config)
         self.config = config
         self.attend: Attend = attend
         self.codec: Any = None  # what turns text into its tokens and back, where it was loaded from a run
@@ -156,6 +156,23 @@ class LoopedTransformer(nn.Module):
                 entry.injection.weight.copy_(torch.eye(self.config.d_model).repeat(1, 2))  # type: ignore[operator, union-attr]
 
 
+def undrawn(config: ModelConfig) -> LoopedTransformer:
+    """Returns a model for weights to be loaded into, which holds no numbers of its own yet: drawing random ones takes
+    ten seconds for a billion."""
+    device = torch.get_default_device()
+    if device.type == "cpu":
+        _require_memory(config)
+    with torch.device("meta"):
+        model = LoopedTransformer(config)
+    model.to_empty(device=device)
+    model.loop.set_rope(config)
+    return model
+
+
+def _require_memory(config: ModelConfig) -> None:
+    require_affordable(f"a model of {config.parameters():,} parameters", memory=config.memory())
+
+
 class Loop(nn.Module):
     """All the layers, and the one place where they are looped: a module, so that sharding gathers it once for all
     loops."""
@@ -171,6 +188,10 @@ class Loop(nn.Module):
         blocks = config.looped_blocks if has_entry else ()
         self.entries = nn.ModuleDict({str(block): LoopEntry(config, block, final_norm) for block in blocks})
         self.recompute = False  # in the backward pass, all that happened within a pass: slower, with much less memory
+        self.set_rope(config)
+
+    def set_rope(self, config: ModelConfig) -> None:
+        """Sets the angles of rotary positions, which are no weights."""
         rope = config.positions == "rope"
         cos, sin = rotations(config.max_len, config.width_of_head, config.rope_base) if rope else (None, None)
         self.register_buffer("cos", cos, persistent=False)  # [max_len, E]

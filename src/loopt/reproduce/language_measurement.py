@@ -23,7 +23,7 @@ from loopt.errors import InputError
 from loopt.evaluation.catalogue import TASKS
 from loopt.files import explain_os_errors, read_json, write_atomically
 from loopt.model import Layer, LoopedTransformer
-from loopt.reproduce.language_scores import PREDICTIONS, Found, Measured, Numbers, Part, Questions, together
+from loopt.reproduce.language_scores import PREDICTIONS, Found, Measured, Numbers, Part, Questions, Trained, together
 from loopt.reproduce.language_settings import SETTINGS, Setting
 from loopt.reproduce.measurement import Measurement, is_curve, is_number
 from loopt.runs import Run, TrainConfig, checkpoint, codec
@@ -63,26 +63,25 @@ class LanguageMeasurement(Measurement):
         def measured(name: str, model: Measured) -> Generator[str, None, Numbers]:
             return (yield from store.all(name, model.parts(fewer)))["metrics"]
 
-        model = Measured(run, device, best)
-        fields: dict[str, Any] = yield from store.all("best", model.parts(questions, kept=True))
+        trained = Trained(run, device, best)
+        fields: dict[str, Any] = yield from store.all("best", Measured(trained).parts(questions, kept=True))
         fields["tokens"] = tokens_in_order(run.config)
         fields["mixture"] = list(run.config.source.tokens.index.recipe.tasks)
         fields["questions"] = questions.hashes()
         fields["invented"] = self.invented
-        fields["cosines"] = cosines_of(model.model)
-        del model  # and with it the caches of its engines
+        fields["cosines"] = cosines_of(trained.model)
         if plan.depth > plan.distinct_layers and job.seed == SEED_OF_FIGURES:
             fields["by_loops"] = {}
             own = plan.blocks[plan.loopable].loops if plan.loopable is not None else 1
             for loops in sorted({*setting.loops, own}):
-                found = yield from measured(f"{loops} loops", Measured(run, device, best, loops))
+                found = yield from measured(f"{loops} loops", Measured(trained, loops))
                 fields["by_loops"][str(loops)] = found
         if pull.active:
-            fields["as_looped"] = yield from measured("as looped", Measured(run, device, best, block=pull.block))
+            fields["as_looped"] = yield from measured("as looped", Measured(Trained(run, device, best, pull.block)))
         if kept := self._kept(job):
             fields["by_checkpoint"] = {}
             for fraction, step in kept.items():
-                found = yield from measured(f"step {step}", Measured(run, device, step))
+                found = yield from measured(f"step {step}", Measured(Trained(run, device, step)))
                 fields["by_checkpoint"][str(fraction)] = found
         fields["measuring_seconds"] = store.seconds
         return fields

@@ -21,7 +21,7 @@ from loopt.evaluation.looped import LoopedModel
 from loopt.evaluation.predict import predict_with
 from loopt.evaluation.rendering import render
 from loopt.evaluation.scores import Figure, MeanScore, TaskScore, mean, score, suite_scores
-from loopt.model import LoopedTransformer
+from loopt.model import LoopedTransformer, undrawn
 from loopt.plan import Block, LoopPlan
 from loopt.runs import Run
 from loopt.runs.start import looped_block, mean_of_blocks
@@ -67,23 +67,29 @@ class Questions:
         return {name: fingerprint(requests) for name, requests in self.requests.items()}
 
 
-class Measured:
-    """A model that is measured, loaded when it is first needed."""
+class Trained:
+    """The model of a checkpoint, loaded when it is first needed."""
 
-    def __init__(
-        self, run: Run, device: torch.device, step: int, loops: int | None = None, block: int | None = None
-    ) -> None:
-        """The model of a checkpoint, with any number of ``loops``, or with its blocks of layers made one that loops."""
-        self.run, self.device, self.step, self.loops, self.block = run, device, step, loops, block
+    def __init__(self, run: Run, device: torch.device, step: int, block: int | None = None) -> None:
+        """The model as it is, or with its blocks of so many layers made one that loops."""
+        self.run, self.device, self.step, self.block = run, device, step, block
 
     @cached_property
     def model(self) -> LoopedTransformer:
         model = self.run.load_model(self.step)
         return (looped_copy(model, self.block) if self.block else model).to(self.device)
 
+
+class Measured:
+    """A model that is measured, with any number of loops."""
+
+    def __init__(self, trained: Trained, loops: int | None = None) -> None:
+        self.trained, self.run, self.loops = trained, trained.run, loops
+
     @cached_property
     def speaker(self) -> LoopedModel:
-        return LoopedModel(self.model, self.run.codec, self.loops)
+        model = self.trained.model
+        return LoopedModel(model, model.codec, self.loops)
 
     def parts(self, questions: Questions, kept: bool = False) -> dict[str, Part]:
         """Returns what to measure, by name. Answers are generated where they are to be ``kept``, beside the run, and to
@@ -107,7 +113,7 @@ class Measured:
         if with_validation:
             splits["validation"] = ("validation_", config.eval_examples)
         for split, (prefix, sequences) in splits.items():
-            fit = text_fit(self.model, config.source.tokens, split, sequences, self.loops)
+            fit = text_fit(self.trained.model, config.source.tokens, split, sequences, self.loops)
             numbers[f"{prefix}perplexity"] = perplexity(fit.loss)
             numbers[f"{prefix}log_perplexity"] = fit.loss
             numbers[f"{prefix}token_accuracy"] = 100 * fit.accuracy
@@ -153,8 +159,9 @@ def looped_copy(model: LoopedTransformer, block: int) -> LoopedTransformer:
     plan = LoopPlan((Block(block, depth // block),))
     if looped_block(model.config.plan, plan) is None:
         raise InputError(f"plan {model.config.plan}: allowed are layers that run once, a multiple of {block}")
-    looped = LoopedTransformer(replace(model.config, plan=plan))
+    looped = undrawn(replace(model.config, plan=plan))
     looped.load_state_dict(mean_of_blocks(model.state_dict(), block))
+    looped.codec = model.codec
     return looped
 
 
