@@ -112,6 +112,17 @@ def test_nothing_measured_at_all(experiment: Experiment, scale: Scale, tmp_path:
     assert draw_sheet(sheet, tmp_path) == []
 
 
+def test_a_note_tells_rows_of_one_plan_apart(tmp_path: Path) -> None:
+    plain, *others = SUMS.rows
+    treated = replace(plain, recipe="slowly")
+    experiment = replace(SUMS, rows=(plain, treated, *others))
+    for job in jobs_of(experiment, "paper", 2):
+        if job.seed == 0 or job.row == treated:
+            leave_result(job, tmp_path, {"n=2": 0.2, "n=3": 0.4})
+    (note,) = [note for note in build_sheet(experiment, "paper", tmp_path).notes if note.startswith("Noise")]
+    assert note.endswith(": (1⊗1), slowly 30.0, 30.0.")
+
+
 def leave_sums(results: Path, by_plan: dict[str, list[tuple[float, float]]], validation: Sequence[float] = ()) -> None:
     """Writes one result for each seed of each row: accuracy for two and three operands."""
     for job in jobs_of(SUMS, "paper", 9):

@@ -44,7 +44,13 @@ class Row:
     @property
     def label(self) -> str:
         """Returns the row's name in a table."""
-        name = f"{'Loop' if self.looped else 'Base'} {self.plan.typography}"
+        kind = "" if self.regularizer.active else "Loop " if self.looped else "Base "
+        return kind + self.label_in_text
+
+    @property
+    def label_in_text(self) -> str:
+        """Returns the row's name in a sentence."""
+        name = self.plan.typography
         if self.regularizer.active:
             name = f"k={self.regularizer.block}, λ={self.regularizer.weight:g}"
             name += "" if self.regularizer.kind == "cosine" else ", ℓ2"

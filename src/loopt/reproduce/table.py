@@ -256,35 +256,35 @@ def _seed_notes(experiment: Experiment, measured: TableResults) -> list[str]:
         notes.append(f"Mean [range] over the seeds that all rows have: {listed}.")
     if experiment.best_of > 1:
         notes.append(f"The paper reports the best of {experiment.best_of} seeds.")
-        best = [text for row in experiment.rows for text in _best_seed(row.plan, measured.rows[row.name])]
+        best = [text for row in experiment.rows for text in _best_seed(row, measured.rows[row.name])]
         if best:
             notes.append(f"Ours that is best on validation has, on test: {'; '.join(best)}.")
-    further = [text for row in experiment.rows for text in _all_seeds(row.plan, measured.rows[row.name])]
+    further = [text for row in experiment.rows for text in _all_seeds(row, measured.rows[row.name])]
     if further:
         notes.append(f"Noise, the mean accuracy of every seed of rows that have more: {'; '.join(further)}.")
     return notes
 
 
-def _best_seed(plan: LoopPlan, row: RowResults) -> list[str]:
+def _best_seed(row: Row, found: RowResults) -> list[str]:
     """Returns, for each variant with several shown seeds, the test accuracy of the one that is best on validation."""
     return [
-        _labelled(plan, variant, f"{100 * max(runs, key=_best_validation)['result']['accuracy']:.1f}")
-        for variant, runs in row.shown.items()
+        _labelled(row, variant, f"{100 * max(runs, key=_best_validation)['result']['accuracy']:.1f}")
+        for variant, runs in found.shown.items()
         if len(runs) > 1
     ]
 
 
-def _all_seeds(plan: LoopPlan, row: RowResults) -> list[str]:
+def _all_seeds(row: Row, found: RowResults) -> list[str]:
     """Returns the accuracy of every seed, for variants of which not all seeds are shown."""
     return [
-        _labelled(plan, variant, ", ".join(f"{100 * run['result']['accuracy']:.1f}" for run in by_seed.values()))
-        for variant, by_seed in row.every.items()
-        if len(by_seed) > len(row.shown.get(variant, []))
+        _labelled(row, variant, ", ".join(f"{100 * run['result']['accuracy']:.1f}" for run in by_seed.values()))
+        for variant, by_seed in found.every.items()
+        if len(by_seed) > len(found.shown.get(variant, []))
     ]
 
 
-def _labelled(plan: LoopPlan, variant: str, numbers: str) -> str:
-    return " ".join(filter(None, (plan.typography, variant, numbers)))
+def _labelled(row: Row, variant: str, numbers: str) -> str:
+    return " ".join(filter(None, (row.label_in_text, variant, numbers)))
 
 
 def _best_validation(result: dict[str, Any]) -> float:
