@@ -1,10 +1,11 @@
 """The hashes that benchmarks/igsm_statistics.py counts templates by, the mixtures that igsm_mixture.py finds, what
-trials.py says of the runs beside the tables, and what full_scale.py says the paper's would cost."""
+trials.py says of the runs beside the tables, how row_differences.py compares rows, and what full_scale.py says the paper's would cost."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import re
 import sys
 from collections import Counter
@@ -48,6 +49,7 @@ def load_benchmark(name: str) -> ModuleType:
 statistics = load_benchmark("igsm_statistics")
 mixture = load_benchmark("igsm_mixture")
 trials = load_benchmark("trials")
+row_differences = load_benchmark("row_differences")
 
 PAGES = ("results.md", "recipes.md", "log.md")
 RESULTS, RECIPES, LOG = ((HOME / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
@@ -277,3 +279,36 @@ def test_models_are_regularized_looped_and_trained_on(kind: str, tmp_path: Path)
     assert {len(row) for row in rows} == {7}
     cosines = {row[0]: float(row[3]) for row in rows if row[3]}
     assert cosines["cosine, 10"] > cosines["none"]
+
+
+def test_rows_are_compared_seed_by_seed() -> None:
+    mean, half = row_differences.difference([3.0, 5.0, 10.0], [1.0, 4.0, 7.0])  # differ by 2, 1 and 3
+    assert mean == pytest.approx(2)
+    assert half == pytest.approx(4.303 / math.sqrt(3), rel=1e-3)  # 4.303 is Student's t for two degrees of freedom
+
+
+@pytest.mark.parametrize(
+    "rows", [("2x8-random-loops", "2x8-norm", "2x8-injection", "2x8-both"), ("2x8-injection", "2x8-both")]
+)
+def test_the_page_has_how_rows_differ(
+    rows: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["row_differences.py", "more-loops", "cpu", *rows, "--results", str(HOME / "results")]
+    monkeypatch.setattr(sys, "argv", arguments)
+    row_differences.main()
+    assert capsys.readouterr().out.strip() in RESULTS
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (("2x8-norm", "2x8-nrm"), "row 2x8-nrm: more-loops has none of that name; allowed are 2x8-fixed-loops,"),
+        (("2x8-norm", "2x8-both"), "rows 2x8-norm, 2x8-both: share 0 seeds; allowed are 2 or more"),
+    ],
+)
+def test_rows_that_cannot_be_compared_are_named(
+    rows: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["row_differences.py", "more-loops", "cpu", *rows, "--results", str(tmp_path)])
+    with pytest.raises(SystemExit, match=message):
+        row_differences.main()
