@@ -1,5 +1,6 @@
 """The hashes that benchmarks/igsm_statistics.py counts templates by, the mixtures that igsm_mixture.py finds, what
-trials.py says of the runs beside the tables, how row_differences.py compares rows, and what full_scale.py says the paper's would cost."""
+trials.py says of the runs beside the tables, how row_differences.py compares rows, and what full_scale.py says the
+paper's would cost."""
 
 from __future__ import annotations
 
