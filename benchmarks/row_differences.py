@@ -13,12 +13,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from math import sqrt
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import get_args
 
 from loopt.analysis.intervals import t_quantile
+from loopt.evaluation.scores import mean
 from loopt.reproduce.catalogue import EXPERIMENTS
 from loopt.reproduce.experiment import Scale
 from loopt.reproduce.table import TableResults
@@ -26,9 +25,9 @@ from loopt.reproduce.table import TableResults
 
 def difference(row: Sequence[float], base: Sequence[float]) -> tuple[float, float]:
     """The mean of the differences, and how far its 95% interval goes to either side."""
-    differences = [one - other for one, other in zip(row, base, strict=True)]
-    seeds = len(differences)
-    return fmean(differences), t_quantile(seeds - 1) * stdev(differences) / sqrt(seeds)
+    found = mean([one - other for one, other in zip(row, base, strict=True)])
+    assert found.standard_error is not None
+    return found.value, t_quantile(len(row) - 1) * found.standard_error
 
 
 def main() -> None:
@@ -54,7 +53,7 @@ def main() -> None:
     print(f"| less {by_name[arguments.base].label} | {' | '.join(base)} |\n|---|{'--:|' * len(base)}")
     for name in arguments.rows:
         found = [difference(measured.rows[name].columns[column], base[column]) for column in base]
-        print(f"| {by_name[name].label} | {' | '.join(f'{mean:+.1f} ±{half:.1f}' for mean, half in found)} |")
+        print(f"| {by_name[name].label} | {' | '.join(f'{value:+.1f} ±{half:.1f}' for value, half in found)} |")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import torch
 from command_line import is_refusal, run
 from loopt import InputError, LoopedTransformer, LoopPlan, ModelConfig, limits
 from loopt.limits import LARGEST, machine_memory, require_affordable
-from loopt.model import undrawn
+from loopt.model import empty_model
 from loopt.tasks import PHop, names
 from loopt.tasks.audit import audit
 
@@ -48,7 +48,7 @@ def test_a_model_s_sizes_have_a_limit(field: str) -> None:
 def test_a_model_is_sized_anywhere_but_built_where_there_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(SMALL, d_model=2**20, d_ff=2**20)
     assert config.parameters() > 2**40
-    for make in (LoopedTransformer, undrawn):
+    for make in (LoopedTransformer, empty_model):
         with pytest.raises(InputError, match=r"a model of [0-9,]+ parameters would take about [0-9,.]+ GB of memory"):
             make(config)
     with torch.device("meta"):

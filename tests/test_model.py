@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from loopt import InputError, LoopedTransformer, LoopPlan, ModelConfig
 from loopt.attention import Context, Heads, attend, rotate, split_and_rotate
 from loopt.errors import ConfigError, PlanError
-from loopt.model import LoopEntry, look_up, undrawn
+from loopt.model import LoopEntry, empty_model, look_up
 from loopt.plan import Pass
 from tiny_runs import layers_of
 
@@ -387,9 +387,9 @@ def test_residual_projections_start_by_effective_depth() -> None:
 
 
 @variants
-def test_an_undrawn_model_is_the_model_once_it_has_its_weights(config: ModelConfig) -> None:
+def test_an_empty_model_is_the_model_once_it_has_its_weights(config: ModelConfig) -> None:
     model, numbers = LoopedTransformer(config), torch.get_rng_state()
-    loaded = undrawn(config)
+    loaded = empty_model(config)
     assert torch.equal(numbers, torch.get_rng_state())
     loaded.load_state_dict(model.state_dict())
     assert all(parameter.requires_grad for parameter in loaded.parameters())

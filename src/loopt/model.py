@@ -56,8 +56,7 @@ class LoopedTransformer(nn.Module):
         super().__init__()
         for field in ("vocab_size", "max_len"):
             require(getattr(config, field) >= 1, f"model.{field}", getattr(config, field), "1 or more")
-        if torch.get_default_device().type == "cpu":  # on the meta device weights take no memory
-            _require_memory(config)
+        _require_memory(config)
         self.config = config
         self.attend: Attend = attend
         self.codec: Any = None  # what turns text into its tokens and back, where it was loaded from a run
@@ -156,21 +155,20 @@ class LoopedTransformer(nn.Module):
                 entry.injection.weight.copy_(torch.eye(self.config.d_model).repeat(1, 2))  # type: ignore[operator, union-attr]
 
 
-def undrawn(config: ModelConfig) -> LoopedTransformer:
+def empty_model(config: ModelConfig) -> LoopedTransformer:
     """Returns a model for weights to be loaded into, which holds no numbers of its own yet: drawing random ones takes
     ten seconds for a billion."""
-    device = torch.get_default_device()
-    if device.type == "cpu":
-        _require_memory(config)
+    _require_memory(config)
     with torch.device("meta"):
         model = LoopedTransformer(config)
-    model.to_empty(device=device)
+    model.to_empty(device=torch.get_default_device())
     model.loop.set_rope(config)
     return model
 
 
 def _require_memory(config: ModelConfig) -> None:
-    require_affordable(f"a model of {config.parameters():,} parameters", memory=config.memory())
+    if torch.get_default_device().type == "cpu":  # on the meta device weights take no memory
+        require_affordable(f"a model of {config.parameters():,} parameters", memory=config.memory())
 
 
 class Loop(nn.Module):

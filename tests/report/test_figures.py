@@ -20,6 +20,8 @@ from loopt.analysis.exits import THRESHOLDS
 from loopt.analysis.gap import Gap
 from loopt.analysis.intervals import Interval
 from loopt.analysis.isoplot import IsoPoint, fit_isoplot
+from loopt.analysis.points import Point
+from loopt.analysis.scaling import fit_depth_law, series_of
 from loopt.evaluation.catalogue import GROUPS, TASKS, metric_in_words
 from loopt.plan import LoopPlan
 from loopt.report.by_difficulty import draw_by_difficulty
@@ -43,6 +45,7 @@ from loopt.report.figures import (
 from loopt.report.gap_figure import draw_gaps
 from loopt.report.heatmaps import draw_heatmaps
 from loopt.report.isoplot_figure import draw_isoplot
+from loopt.report.scaling_figure import draw_scaling
 from loopt.report.sheet import Cell, Line, Sheet
 from loopt.report.sheet_figure import draw_sheet
 from loopt.report.trace_figure import draw_trace
@@ -174,6 +177,15 @@ def test_groups_and_tasks_of_an_isoplot_have_words(tmp_path: Path) -> None:
     points = [IsoPoint(name, fraction, 3 - fraction, scores) for name in ("Base", "Loop") for fraction in (0.5, 1.0)]
     texts = is_drawn(draw_isoplot(points, fit_isoplot(points), "score, %", tmp_path), "isoplot")
     assert all(metric_in_words(name) in " ".join(texts) for name in scores)
+
+
+def test_metrics_of_the_scaling_law_have_words(tmp_path: Path) -> None:
+    metrics = {"open_book/bits_per_byte": 2.0, "assignment_math_0": 50.0}
+    plans = [LoopPlan.parse(plan) for plan in ("4x1", "4x2", "8x1", "4x3", "12x1")]
+    points = [Point(f"{plan.typography}", plan, metrics) for plan in plans]
+    series = series_of(points)
+    texts = is_drawn(draw_scaling(series, [fit_depth_law(series, one) for one in metrics], None, tmp_path), "scaling")
+    assert all(metric_in_words(name) in " ".join(texts) for name in metrics)
 
 
 def sheet(*rows: list[Cell], columns: int = 2) -> Sheet:

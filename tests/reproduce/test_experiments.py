@@ -191,3 +191,20 @@ def test_one_seed_of_all_rows_comes_before_the_next(experiment: Experiment) -> N
     jobs = jobs_of(experiment, "cpu", 2)
     half = len(experiment.rows) * len(experiment.variants)
     assert [job.seed for job in jobs] == [0] * half + [1] * half
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_numbers_left_out_of_training_are_tested_in_every_row(scale: Scale) -> None:
+    left_out = {"cpu": {6}}.get(scale, {12, 20, 24})
+    configs = {job.row.recipe: job.config for job in jobs_of(EXPERIMENTS["addition-lengths"], scale, 1)}
+    base = configs["padding"]
+    for recipe, config in configs.items():
+        task = config.source
+        assert isinstance(task, Addition)
+        wanted = {24} if recipe == "more lengths" and scale != "cpu" else left_out
+        assert set(task.test_operands) - set(task.operands) == wanted
+        alike = replace(config, source=base.source, model=replace(config.model, positions=base.model.positions))
+        assert alike == base
+        assert (config.model.positions == "rope") == (recipe == "unpadded rotary")
+    tasks = [config.source for config in configs.values()]
+    assert len({(task.fill, task.room, len(task.operands)) for task in tasks if isinstance(task, Addition)}) == 4

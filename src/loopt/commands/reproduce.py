@@ -28,7 +28,8 @@ from loopt.training import Session, presets
 
 USAGE = """\
 usage: loopt reproduce quick [options]
-       loopt reproduce addition | phop | phop-uniform | igsm | igsm-any | igsm-even [options]
+       loopt reproduce addition | addition-lengths | phop | phop-uniform [options]
+       loopt reproduce igsm | igsm-any | igsm-even [options]
        loopt reproduce group | group-growing | loops | more-loops [options]
        loopt reproduce language | language-rates | language-beyond | regularization | depth-scaling [options]
        loopt reproduce status [options]
@@ -38,6 +39,7 @@ Train the models behind a table or figure and show ours beside the paper's.
 
   quick              p-hop on a laptop: (1⊗1), (1⊗4) and (4⊗1), a table and a page
   addition           Table 1, left: the sum of n numbers of 3 digits
+  addition-lengths   the sum of as many numbers as no training example has, five ways
   phop               Table 1, right: p-hop induction, planted as the paper's text describes it
   phop-uniform       the same with letters drawn independently
   igsm               Table 2: symbolic grade-school problems, as long as the cited generator's

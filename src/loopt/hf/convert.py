@@ -9,7 +9,7 @@ from torch import Tensor
 
 from loopt.hf.configuration_looped import LoopedConfig
 from loopt.hf.modeling_looped import LoopedForCausalLM
-from loopt.model import LoopedTransformer, undrawn
+from loopt.model import LoopedTransformer, empty_model
 
 READOUT, LM_HEAD = "readout_projection.weight", "lm_head.weight"
 
@@ -27,7 +27,7 @@ def to_transformers(model: LoopedTransformer, **more: Any) -> LoopedForCausalLM:
 
 def to_loopt(model: LoopedForCausalLM) -> LoopedTransformer:
     """Returns the model as ``LoopedTransformer``, in float32. Weights are copied."""
-    converted = undrawn(model.config.model_config())
+    converted = empty_model(model.config.model_config())
     weights: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
         if name != LM_HEAD:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from loopt.errors import InputError, require
 from loopt.hf.ouro import ouro_config, ouro_weights
-from loopt.model import LoopedTransformer, undrawn
+from loopt.model import LoopedTransformer, empty_model
 from loopt.model_config import ModelConfig
 
 Weights = dict[str, Tensor]
@@ -48,7 +48,7 @@ def kind_of(described: Any) -> str | None:
 def load_published(folder: Path, described: dict[str, Any]) -> LoopedTransformer:
     """Returns the model of a folder, given what its config.json says."""
     published = PUBLISHED[described["model_type"]]
-    model = undrawn(published.config(described))
+    model = empty_model(published.config(described))
     weights = published.weights(dict(_tensors(folder)), model.config)
     expected = model.state_dict()
     for name in sorted(expected.keys() ^ weights.keys()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loopt.reproduce.addition import addition
+from loopt.reproduce.addition_lengths import addition_lengths
 from loopt.reproduce.experiment import Experiment
 from loopt.reproduce.group import group
 from loopt.reproduce.group_growing import group_growing
@@ -28,6 +29,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         group_growing,
         loops,
         more_loops,
+        addition_lengths,
     )
 }
 """Those of models that learn a task."""

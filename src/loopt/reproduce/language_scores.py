@@ -21,7 +21,7 @@ from loopt.evaluation.looped import LoopedModel
 from loopt.evaluation.predict import predict_with
 from loopt.evaluation.rendering import render
 from loopt.evaluation.scores import Figure, MeanScore, TaskScore, mean, score, suite_scores
-from loopt.model import LoopedTransformer, undrawn
+from loopt.model import LoopedTransformer, empty_model
 from loopt.plan import Block, LoopPlan
 from loopt.runs import Run
 from loopt.runs.start import looped_block, mean_of_blocks
@@ -84,7 +84,7 @@ class Measured:
     """A model that is measured, with any number of loops."""
 
     def __init__(self, trained: Trained, loops: int | None = None) -> None:
-        self.trained, self.run, self.loops = trained, trained.run, loops
+        self.trained, self.loops = trained, loops
 
     @cached_property
     def speaker(self) -> LoopedModel:
@@ -105,7 +105,7 @@ class Measured:
         return {"text": lambda: self._text(with_validation=kept), **tasks}
 
     def _text(self, with_validation: bool) -> Found:
-        config = self.run.config
+        config = self.trained.run.config
         numbers: Numbers = {}
         found: Found = {"text": numbers}
         assert isinstance(config.source, Text)
@@ -126,7 +126,7 @@ class Measured:
         predictions = list(predict_with(self.speaker, requests, generate=generate))
         found = score(requests, predictions)
         if kept:
-            write_lines(self.run.directory / PREDICTIONS / f"{found.task}{ANSWERS}", predictions)
+            write_lines(self.trained.run.directory / PREDICTIONS / f"{found.task}{ANSWERS}", predictions)
         if found.task in PRIMITIVES:
             found = replace(found, others={**found.others, CHOICE: self._choice(requests)})
         return {"task": asdict(found)}
@@ -159,7 +159,7 @@ def looped_copy(model: LoopedTransformer, block: int) -> LoopedTransformer:
     plan = LoopPlan((Block(block, depth // block),))
     if looped_block(model.config.plan, plan) is None:
         raise InputError(f"plan {model.config.plan}: allowed are layers that run once, a multiple of {block}")
-    looped = undrawn(replace(model.config, plan=plan))
+    looped = empty_model(replace(model.config, plan=plan))
     looped.load_state_dict(mean_of_blocks(model.state_dict(), block))
     looped.codec = model.codec
     return looped

@@ -32,7 +32,7 @@ from loopt.files import (
     try_lock,
     write_atomically,
 )
-from loopt.model import LoopedTransformer, undrawn
+from loopt.model import LoopedTransformer, empty_model
 from loopt.runs import checkpoint, codec
 from loopt.runs.checkpoint import CheckpointError, TrainState, WrittenFile
 from loopt.runs.config import TrainConfig
@@ -240,7 +240,7 @@ class Run:
 
     def load_model(self, which: Literal["best", "last"] | int = "best") -> LoopedTransformer:
         step = self.find(which).step
-        model = undrawn(replace(self.config.model, plan=self.config.plan_of_checkpoint(step)))
+        model = empty_model(replace(self.config.model, plan=self.config.plan_of_checkpoint(step)))
         with self.advising(step):
             checkpoint.load_weights(self.checkpoints, step, model)
         model.codec = self.codec
